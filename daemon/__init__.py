@@ -1,0 +1,1 @@
+"""The programs: onesd, ones-agent, ones-release, onesctl."""

@@ -1,0 +1,160 @@
+"""The configuration of all our programs: /etc/ones/ones.toml and its drop-ins, strictly checked."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from ones.policies.guard import Limits
+from ones.policies.registry import make
+from ones.slurm_ext.errors import OnesError
+
+DEFAULT_PATH = Path("/etc/ones/ones.toml")
+
+Period = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+
+
+class ConfigError(OnesError):
+    """The configuration can't be used; the text names file, key and what is allowed."""
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class SlurmConfig(_Table):
+    """How Slurm is read."""
+
+    reader: Literal["auto", "pyslurm", "commands"] = "auto"
+    timeout: Period = 20.0
+    writes_per_second: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 10.0
+
+
+class AgentConfig(_Table):
+    """What ones-agent does on a GPU node."""
+
+    interval: Period = 10.0
+    socket: str = "/run/ones/agent.sock"
+    jobs_dir: str = "/run/ones/jobs"
+    metrics: str = "127.0.0.1:9460"
+
+
+class GuardConfig(_Table):
+    """What the guard allows, whatever the policy; the names are Slurm's where Slurm has them."""
+
+    grace_time: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    exempt_time: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+    max_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
+    min_gain: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    max_wait: Annotated[float, msgspec.Meta(gt=0)] = 4 * 3600.0
+    moves_at_once: Annotated[int, msgspec.Meta(ge=1)] = 8
+
+    def limits(self) -> Limits:
+        return Limits(
+            grace=self.grace_time,
+            exempt=self.exempt_time,
+            max_resizes_per_hour=self.max_resizes_per_hour,
+            min_gain=self.min_gain,
+            max_wait=self.max_wait,
+            moves_at_once=self.moves_at_once,
+        )
+
+
+class MoveConfig(_Table):
+    """How long each step of a move may take, in seconds."""
+
+    checkpoint_timeout: Period = 300.0
+    requeue_timeout: Period = 120.0
+    start_timeout: Period = 60.0
+
+
+class Config(_Table):
+    """One site's ONES."""
+
+    controller: str = "localhost:7667"
+    policy: str = "ones"
+    mode: Literal["observe", "act"] = "observe"
+    admission: Literal["hold", "slurm"] = "hold"
+    round: Period = 15.0
+    seed: int = 0
+    store: str = "/var/lib/ones/ones.sqlite"
+    socket: str = "/run/ones/onesd.sock"
+    heartbeat: str = "/run/ones/heartbeat"
+    checkpoint_signal: Literal["USR1", "USR2", "HUP", "CONT"] = "USR1"
+    agent_user: str = "root"  # whose munge credentials agents report with, besides our own
+    keep_days: Annotated[float, msgspec.Meta(gt=0)] = 90.0
+    slurm: SlurmConfig = SlurmConfig()
+    agent: AgentConfig = AgentConfig()
+    guard: GuardConfig = GuardConfig()
+    moves: MoveConfig = MoveConfig()
+
+    @property
+    def controller_address(self) -> tuple[str, int]:
+        host, _, port = self.controller.rpartition(":")
+        return host, int(port)
+
+
+def load_config(path: Path | None = None, overrides: Mapping[str, str] | None = None) -> Config:
+    """Read PATH, else $ONES_CONF, else /etc/ones/ones.toml, then PATH's ones.d/*.toml over it.
+
+    `overrides` are top-level keys given on a command line.
+
+    Raises ConfigError with one line that names the file and the key.
+    """
+    path = path or Path(os.environ.get("ONES_CONF") or DEFAULT_PATH)
+    merged: dict[str, Any] = {}
+    owner: dict[str, Path] = {}
+    for file in [path, *sorted((path.parent / "ones.d").glob("*.toml"))]:
+        for key, value in _read(file).items():
+            before = merged.get(key)
+            both = isinstance(before, dict) and isinstance(value, dict)
+            merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
+            owner[key] = file
+    for key, text in (overrides or {}).items():
+        merged[key], owner[key] = text, Path(f"--{key}")
+    try:
+        config = msgspec.convert(merged, Config)
+    except msgspec.ValidationError as fault:
+        raise ConfigError(_explain(str(fault), owner, path)) from None
+    _check(config, owner.get("policy", path), owner.get("controller", path))
+    return config
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as fault:
+        raise ConfigError(
+            f"{file}: {fault.strerror}; write it, or name another with --config or ONES_CONF"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise ConfigError(f"{file}: not TOML: {fault}") from None
+
+
+def _explain(fault: str, owner: Mapping[str, Path], path: Path) -> str:
+    """msgspec's sentence, behind the file that the faulty key came from."""
+    _, _, where = fault.partition("`$.")
+    key = where.rstrip("`").split(".")[0]
+    if not key and "`" in fault:
+        key = fault.split("`")[1]
+    allowed = ", ".join(sorted(Config.__struct_fields__))
+    hint = f"; known keys: {allowed}" if "unknown field" in fault and "$." not in fault else ""
+    return f"{owner.get(key, path)}: {fault.replace('$.', '')}{hint}"
+
+
+def _check(config: Config, policy_file: Path, controller_file: Path) -> None:
+    try:
+        make(config.policy)
+    except ValueError as fault:
+        raise ConfigError(f"{policy_file}: policy: {fault}") from None
+    host, _, port = config.controller.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"{controller_file}: controller: '{config.controller}' is not HOST:PORT,"
+            " such as ctl:7667"
+        )

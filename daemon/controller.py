@@ -1,0 +1,356 @@
+"""The round: observe, estimate, decide, check, act, record."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ones.daemon.config import Config
+from ones.daemon.inbox import Inbox
+from ones.daemon.learning import Learning
+from ones.daemon.metrics import Metrics
+from ones.daemon.mover import Mover
+from ones.daemon.records import Records
+from ones.daemon.store import Store
+from ones.daemon.wire import Lease, NodeReport
+from ones.estimator.assess import assess
+from ones.policies.guard import History, Move, Verdict, check, freeze, reconcile, validate
+from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
+from ones.policies.registry import make
+from ones.policies.reserve import reserve
+from ones.slurm_ext.actuator import Actuator
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, waiting_plain_jobs
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.moves import MoveRecord
+from ones.slurm_ext.snapshot import NodeRecord, Reader, Snapshot
+
+log = logging.getLogger(__name__)
+ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
+UNHEALTHY = 10  # rounds without success after which Slurm must not hold jobs for us
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a round decided about one job, and what became of it."""
+
+    job: JobId
+    kind: str
+    gpus: int  # it holds now
+    target: Placement | None
+    batch: int | None
+    reason: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A finished round, as the views read it; never edited, only replaced."""
+
+    number: int
+    at: float
+    seconds: float
+    outcome: str
+    snapshot: Snapshot
+    jobs: tuple[Job, ...] = ()
+    problem: Problem | None = None
+    decisions: tuple[Decision, ...] = ()
+    notes: Mapping[JobId, str] = field(default_factory=dict)  # why a job gets nothing now
+    ignored: Mapping[int, str] = field(default_factory=dict)  # marked, but can't be handled
+
+
+_NOTHING = Snapshot(taken=0.0, jobs={}, nodes={}, switches={})
+
+
+class Controller:
+    """Everything onesd knows and does; its loops call `round` and `tick` from threads."""
+
+    def __init__(
+        self,
+        config: Config,
+        reader: Reader,
+        commands: Commands,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.reader = reader
+        self.store = store
+        self.clock = clock
+        self.inbox = Inbox()
+        self.metrics = Metrics()
+        self.wake = asyncio.Event()
+        self.trouble = ""
+        self.published = Round(
+            number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=_NOTHING
+        )
+        self._loop = asyncio.get_running_loop()
+        self._commands = commands
+        self._policy = make(config.policy)
+        self._learning = Learning(store, self.inbox, self.metrics)
+        self._records = Records(store, commands, self._learning)
+        self._mover = Mover(
+            store,
+            Actuator(commands),
+            self.inbox,
+            self._learning,
+            self.metrics,
+            limits=config.move_limits(),
+            clock=clock,
+        )
+        # A round and a tick never touch Slurm at the same time: one writer.
+        self._one = threading.Lock()
+        self._operators: tuple[float, frozenset[str]] = (0.0, frozenset())
+        self._read_seconds = 0.0
+
+    def round(self) -> None:
+        """One round. A round that can't be finished changes nothing more, and says why."""
+        begun = self.clock()
+        try:
+            with self._one, self.metrics.round_seconds.time():
+                self._round(begun)
+        except Exception as fault:
+            self.trouble = str(fault) or type(fault).__name__
+            self.metrics.rounds.labels(outcome="failed").inc()
+            if isinstance(fault, SlurmError):
+                self.metrics.slurm_errors.inc()
+            raise
+        self.trouble = ""
+        self.metrics.rounds.labels(outcome="done").inc()
+        self.metrics.last_success.set(self.clock())
+
+    def _round(self, begun: float) -> None:
+        snapshot = self._observe()
+        jobs, ignored = elastic_jobs(snapshot)
+        jobs = self._with_history(jobs, snapshot)
+        nodes = self._nodes(snapshot)
+        problem = assess(
+            now=begun,
+            nodes=reserve(nodes, jobs, waiting_plain_jobs(snapshot)),
+            jobs=jobs,
+            observations=self._learning.observations(),
+            progress=self._learning.progress(),
+            finished=self._learning.finished(),
+            restarts=self._learning.restart_costs(),
+            arrivals=self._records.arrivals(since=begun - ARRIVALS),
+        )
+        limits, history = self.config.guard.limits(), self._records.history(begun)
+        problem = freeze(problem, history, limits)
+        number = self.published.number + 1
+        plan = self._decide(problem, number)
+        validate(problem, plan)
+        verdict = check(reconcile(problem, plan), problem, history, limits)
+        decisions = self._act(problem, verdict, snapshot)
+        self._record(number, begun, snapshot, problem, plan, decisions, ignored)
+
+    def _observe(self) -> Snapshot:
+        begun = self.clock()
+        snapshot = self.reader.snapshot()
+        self._read_seconds = self.clock() - begun
+        self.inbox.forget_jobs(snapshot.jobs)
+        self._learning.take(snapshot)
+        self._records.take(snapshot, now=begun)
+        return snapshot
+
+    def _with_history(self, jobs: Sequence[Job], snapshot: Snapshot) -> list[Job]:
+        """What Slurm's present record of a job doesn't say: earlier runs, reports, open moves."""
+        moving = {move.job: move for move in self.open_moves()}
+        known = []
+        for job in jobs:
+            record = snapshot.jobs[int(job.id)]
+            batch, batches = self._learning.batches(record)
+            past = self._records.past(record, now=self.clock())
+            job = replace(
+                job,
+                submitted=past.submitted,
+                executed=past.executed,
+                waited=past.waited,
+                batch=batch,
+                batches=batches,
+            )
+            move = moving.get(int(job.id))
+            if move is not None:
+                # Where it is going is as good as taken, so that nothing else is planned there.
+                claim = move.target if move.target is not None else job.placement
+                job = replace(job, placement=claim, fixed=f"{move.kind} under way")
+            elif job.placement is not None and not job.fixed and not self._learning.ready(record):
+                job = replace(job, fixed="it has not yet said that it can save a checkpoint")
+            elif not job.fixed and (why := self._records.not_resizable(record)):
+                job = replace(job, fixed=why)
+            known.append(job)
+        return known
+
+    def _nodes(self, snapshot: Snapshot) -> list[Node]:
+        return [
+            replace(node, usable=not self.unusable(snapshot.nodes[node.name]))
+            for node in gpu_nodes(snapshot)
+        ]
+
+    def unusable(self, node: NodeRecord) -> str:
+        """Why nothing new is placed on a node, or ''."""
+        out = node.states & {"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "MAINTENANCE", "RESERVED"}
+        if out:
+            words = " ".join(sorted(out)).lower().replace("_", " ")
+            return f"{words}: {node.reason}" if node.reason else words
+        return self.inbox.silence(node.name, now=self.clock())
+
+    def _decide(self, problem: Problem, number: int) -> Plan:
+        name = f"memory:{self._policy.name}"
+        rng = np.random.default_rng([self.config.seed, number])
+        plan, memory = self._policy.plan(problem, self.store.fact(name), rng)
+        self.store.set_fact(name, memory)
+        return plan
+
+    def _act(
+        self, problem: Problem, verdict: Verdict, snapshot: Snapshot
+    ) -> tuple[Decision, ...]:
+        jobs = {job.id: job for job in problem.jobs}
+        decisions = []
+        for move in verdict.allowed:
+            if self.config.mode == "observe":
+                word = "observe mode: nothing is done"
+            elif self.paused:
+                word = "paused: nothing is begun"
+            else:
+                self._mover.begin(move, jobs[move.job], snapshot.jobs[int(move.job)])
+                word = "begun"
+            decisions.append(_decision(move, jobs[move.job], word))
+        for refused in verdict.refused:
+            move = refused.move
+            if move.job in jobs:
+                decisions.append(_decision(move, jobs[move.job], f"refused: {refused.reason}"))
+        for decision in decisions:
+            short = decision.verdict.split(":")[0]
+            self.metrics.decisions.labels(kind=decision.kind, verdict=short).inc()
+        if any(decision.verdict == "begun" for decision in decisions):
+            self._loop.call_soon_threadsafe(self.wake.set)
+        return tuple(decisions)
+
+    def _record(
+        self,
+        number: int,
+        begun: float,
+        snapshot: Snapshot,
+        problem: Problem,
+        plan: Plan,
+        decisions: tuple[Decision, ...],
+        ignored: Mapping[int, str],
+    ) -> None:
+        self.published = Round(
+            number=number,
+            at=begun,
+            seconds=self.clock() - begun,
+            outcome=f"{len(decisions)} decisions" if decisions else "nothing to change",
+            snapshot=snapshot,
+            jobs=problem.jobs,
+            problem=problem,
+            decisions=decisions,
+            notes=plan.idle,
+            ignored=ignored,
+        )
+        self._records.round(self.published, self.config, keep=self.config.keep_days * 86400)
+        waiting = sum(1 for job in problem.jobs if job.placement is None)
+        self.metrics.jobs.labels(state="waiting").set(waiting)
+        self.metrics.jobs.labels(state="running").set(len(problem.jobs) - waiting)
+        silent = [node for node in snapshot.nodes.values() if node.gpus and self.unusable(node)]
+        self.metrics.agents_silent.set(len(silent))
+
+    def tick(self) -> None:
+        """Take the steps that are due of the moves under way."""
+        if self.config.mode != "act" or not self._mover.open():
+            return
+        with self._one:
+            self._mover.tick(self._observe())
+
+    def tick_interval(self) -> float:
+        """Often while something moves, but never so that Slurm is read more than a tenth of time."""
+        return max(1.0, 10 * self._read_seconds)
+
+    def open_moves(self) -> list[MoveRecord]:
+        return self._mover.open()
+
+    def hear(self, report: NodeReport) -> None:
+        """Take an agent's report; a fresh checkpoint is acted on at once."""
+        if self.inbox.accept(report, now=self.clock()):
+            self._loop.call_soon_threadsafe(self.wake.set)
+
+    def lease(self, job: int) -> Lease | None:
+        """What the job's environment should say. A batch goes only with the size it was made for."""
+        row = self.store.row("SELECT * FROM leases WHERE job = ?", job)
+        if row is None:
+            return None
+        return Lease(
+            job=job,
+            sizes=row["sizes"],
+            gpus=row["gpus"],
+            batch=row["batch"],
+            checkpoint_signal=self.config.checkpoint_signal,
+        )
+
+    def refresh_runs(self, jobs: Sequence[int]) -> None:
+        """Read these jobs' runs from Slurm's accounting into the database."""
+        self._records.refresh_runs(jobs)
+
+    @property
+    def paused(self) -> dict[str, Any] | None:
+        """Who paused and why, or None."""
+        said = self.store.fact("paused")
+        return said if isinstance(said, dict) else None
+
+    def pause(self, by: str, reason: str) -> None:
+        self.store.set_fact("paused", {"by": by, "reason": reason or "no reason given"})
+        log.warning("paused by %s: %s", by, reason)
+
+    def resume(self, by: str) -> None:
+        self.store.set_fact("paused", None)
+        log.warning("resumed by %s", by)
+
+    def healthy(self) -> bool:
+        """Whether rounds succeed; a first one must have."""
+        age = self.clock() - self.published.at
+        return self.published.number > 0 and age < UNHEALTHY * self.config.round + 60
+
+    def holds(self) -> bool:
+        """Whether Slurm may hold new jobs for us."""
+        act = self.config.mode == "act" and self.config.admission == "hold"
+        return act and not self.paused
+
+    def is_operator(self, user: str) -> bool:
+        """Whether Slurm knows the user as Operator or Administrator; asked once in a while."""
+        at, names = self._operators
+        if self.clock() - at > 60:
+            try:
+                text = self._commands.run(
+                    "sacctmgr", "-nP", "show", "user", "format=user,adminlevel"
+                )
+            except (SlurmError, subprocess.SubprocessError) as fault:
+                log.warning("sacctmgr: %s; nobody new is taken for an operator", fault)
+                return user in names
+            pairs = [line.split("|") for line in text.splitlines()]
+            names = frozenset(
+                pair[0]
+                for pair in pairs
+                if len(pair) == 2 and pair[1] in ("Operator", "Administrator")
+            )
+            self._operators = (self.clock(), names)
+        return user in names
+
+
+def _decision(move: Move, job: Job, verdict: str) -> Decision:
+    return Decision(
+        job=move.job,
+        kind=move.kind,
+        gpus=job.placement.gpus if job.placement else 0,
+        target=move.target,
+        batch=move.batch,
+        reason=move.reason,
+        verdict=verdict,
+    )

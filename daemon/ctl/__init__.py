@@ -1,0 +1,1 @@
+"""onesctl: what users and admins ask of onesd."""

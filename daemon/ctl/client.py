@@ -1,0 +1,76 @@
+"""How onesctl reaches onesd: the unix socket on its host, else munge-signed HTTP from anywhere."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from ones.daemon import munge
+from ones.daemon.config import Config
+from ones.daemon.wire import CTL_PURPOSE
+from ones.slurm_ext.errors import OnesError
+
+TIMEOUT = 30.0
+
+
+class Unreachable(OnesError):
+    """onesd does not answer."""
+
+
+class NotAllowed(OnesError):
+    """onesd knows who asks, and refuses."""
+
+
+class Refused(OnesError):
+    """onesd can't do what was asked."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("onesd", timeout=TIMEOUT)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT)
+        self.sock.connect(str(self._path))
+
+
+def ask(config: Config, method: str, path: str, body: object = None) -> Any:
+    """One question to onesd, its JSON answer. Raises Unreachable, NotAllowed or Refused."""
+    data = b"" if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    local = Path(config.socket)
+    connection: http.client.HTTPConnection
+    if local.exists():
+        connection, where = _UnixConnection(local), str(local)
+    else:
+        host, port = config.controller_address
+        connection, where = (
+            http.client.HTTPConnection(host, port, timeout=TIMEOUT),
+            f"{host}:{port}",
+        )
+        signed = munge.sign(CTL_PURPOSE, f"{method} {path}", data)
+        headers["Authorization"] = f"Munge {signed}"
+    try:
+        connection.request(method, path, body=data, headers=headers)
+        reply = connection.getresponse()
+        text = reply.read()
+    except (OSError, http.client.HTTPException) as fault:
+        raise Unreachable(
+            f"onesd does not answer at {where} ({fault}); is it running? systemctl status onesd"
+        ) from None
+    finally:
+        connection.close()
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise Unreachable(f"what answers at {where} is not onesd") from None
+    if reply.status in (401, 403):
+        raise NotAllowed(answer.get("error", "not allowed"))
+    if reply.status != 200:
+        raise Refused(answer.get("error", f"onesd answered {reply.status}"))
+    return answer

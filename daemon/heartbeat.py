@@ -1,0 +1,33 @@
+"""The heartbeat file: by it job_submit.lua knows whether onesd is there to start what it holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from ones.slurm_ext.snapshot import Snapshot
+
+LIFETIME = 30  # seconds for which one beat speaks
+BEAT = 5.0  # seconds between beats
+
+
+def write(path: Path, *, now: float, hold: bool, snapshot: Snapshot | None) -> None:
+    """Write one beat by rename, so that a reader sees the old or the new one, whole."""
+    lines = [
+        "ones-heartbeat 1",
+        f"time {now:.0f}",
+        f"lifetime {LIFETIME}",
+        f"hold {'yes' if hold else 'no'}",
+    ]
+    totals: dict[str, Counter[str]] = {}
+    for node in snapshot.nodes.values() if snapshot else ():
+        for partition in node.partitions:
+            if node.gpus:
+                totals.setdefault(partition, Counter())[node.gpu_type] += node.gpus
+    for partition, types in sorted(totals.items()):
+        listed = ",".join(f"{kind}={gpus}" for kind, gpus in sorted(types.items()))
+        lines.append(f"partition {partition} {types.total()} {listed}")
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text("\n".join(lines) + "\n")
+    beside.chmod(0o644)
+    beside.replace(path)

@@ -1,0 +1,90 @@
+"""What agents have sent since onesd started: the nodes' last word, and what jobs told them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ones.daemon.wire import Checkpoint, NodeReport, Received, Report
+
+MISSED_REPORTS = 3  # after so many intervals without one, a node's telemetry is stale
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A message of a job and the node whose agent vouches for it."""
+
+    node: str
+    received: Received
+
+
+class Inbox:
+    """Keeps the latest of everything; filled by the API, read by the round, from two threads.
+
+    Agents send full snapshots, so what a restart of onesd loses comes again within one interval.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nodes: dict[str, tuple[float, NodeReport]] = {}
+        self._reports: dict[int, Told] = {}
+        self._checkpoints: dict[int, Told] = {}
+
+    def accept(self, report: NodeReport, *, now: float) -> bool:
+        """Take a node's report; True when it brings a checkpoint that was not known."""
+        news = False
+        with self._lock:
+            self._nodes[report.node] = (now, report)
+            for received in report.received:
+                match received.message:
+                    case Report(job=job):
+                        kept = self._reports
+                    case Checkpoint(job=job):
+                        kept = self._checkpoints
+                before = kept.get(job)
+                if before is None or _age(before.received) < _age(received):
+                    kept[job] = Told(report.node, received)
+                    news |= kept is self._checkpoints
+        return news
+
+    def forget_jobs(self, alive: Mapping[int, object]) -> None:
+        """Drop the messages of jobs that Slurm no longer lists."""
+        with self._lock:
+            for kept in (self._reports, self._checkpoints):
+                for job in [job for job in kept if job not in alive]:
+                    del kept[job]
+
+    def reports(self) -> dict[int, Told]:
+        with self._lock:
+            return dict(self._reports)
+
+    def checkpoints(self) -> dict[int, Told]:
+        with self._lock:
+            return dict(self._checkpoints)
+
+    def nodes(self) -> dict[str, tuple[float, NodeReport]]:
+        with self._lock:
+            return dict(self._nodes)
+
+    def silence(self, node: str, *, now: float) -> str:
+        """Why this node's state is unknown, or '' when its agent reports.
+
+        Silence is never taken for idleness: nothing new is placed on such a node.
+        """
+        with self._lock:
+            heard = self._nodes.get(node)
+        if heard is None:
+            return "no ones-agent has reported from it"
+        at, report = heard
+        if now - at > MISSED_REPORTS * report.interval:
+            return f"its ones-agent has been silent for {now - at:.0f} s"
+        if any(not gpu.healthy for gpu in report.gpus):
+            lost = ",".join(str(gpu.minor) for gpu in report.gpus if not gpu.healthy)
+            return f"GPU {lost} is lost"
+        return ""
+
+
+def _age(received: Received) -> tuple[int, float]:
+    """Later runs are later, whatever the clocks of their nodes say."""
+    return received.message.restarts, received.at

@@ -1,0 +1,164 @@
+"""Carries out moves, one step at a time, journaled before and after each touch of Slurm.
+
+What a step does, and when it is due, is decided by ones.slurm_ext.moves, which is pure. A crash
+between any two lines here is survived: the journal says what was meant, Slurm says what is, and
+the same `advance` repeats the step or skips it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ones.daemon.inbox import Inbox
+from ones.daemon.learning import Learning, fits
+from ones.daemon.metrics import Metrics
+from ones.daemon.store import Store
+from ones.policies.guard import Move
+from ones.policies.model import Job, Placement
+from ones.slurm_ext.actuator import Actuator, JobChanged
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance
+from ones.slurm_ext.snapshot import JobRecord, Snapshot
+
+log = logging.getLogger(__name__)
+STEPS_A_TICK = 8  # a move that needs no waiting is done in one tick; a loop in it can't hang us
+
+
+class Mover:
+    """The journal of moves under way, and the hand that advances them."""
+
+    def __init__(
+        self,
+        store: Store,
+        actuator: Actuator,
+        inbox: Inbox,
+        learning: Learning,
+        metrics: Metrics,
+        *,
+        limits: MoveLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._actuator = actuator
+        self._inbox = inbox
+        self._learning = learning
+        self._metrics = metrics
+        self._limits = limits
+        self._clock = clock
+
+    def open(self) -> list[MoveRecord]:
+        """The moves under way, oldest first."""
+        rows = self._store.rows("SELECT record FROM moves WHERE open = 1 ORDER BY id")
+        return [MoveRecord.from_json(row["record"]) for row in rows]
+
+    def begin(self, move: Move, job: Job, record: JobRecord) -> None:
+        """Write a move into the journal; the next tick takes its first step."""
+        now = self._clock()
+        with self._store.transaction():
+            number = self._store.write(
+                "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '')", record.id, now
+            )
+            begun = MoveRecord(
+                id=number,
+                job=record.id,
+                kind=move.kind,
+                restarts=record.restarts,
+                target=move.target,
+                batch=move.batch,
+                reason=move.reason,
+                begun_at=now,
+            )
+            self._write(begun)
+        log.info(
+            "job %d: %s to %s: %s", record.id, move.kind, _words(move.target), move.reason
+        )
+        if move.target is not None:
+            self._lease(job, move.target, move.batch)
+
+    def tick(self, snapshot: Snapshot) -> None:
+        """Take every step that is due."""
+        checkpoints = self._inbox.checkpoints()
+        for move in self.open():
+            record = snapshot.jobs.get(move.job)
+            told = checkpoints.get(move.job)
+            confirmed = told is not None and record is not None and fits(told, record)
+            evidence = Evidence(
+                now=self._clock(),
+                checkpoint_at=told.received.at if told is not None and confirmed else None,
+                ready=record is not None and self._learning.ready(record),
+                free=_free(snapshot),
+            )
+            self._advance(move, record, evidence)
+
+    def _advance(self, move: MoveRecord, record: JobRecord | None, evidence: Evidence) -> None:
+        for _ in range(STEPS_A_TICK):
+            following = advance(move, record, evidence, self._limits)
+            if following.action is None:
+                if following.move != move:
+                    self._record(move, following.move)
+                return
+            # Intent first: after a crash here, `advance` finds the step begun and looks again.
+            self._record(move, following.move)
+            move = following.move
+            try:
+                record = self._actuator.perform(following.action)
+            except JobChanged as fault:
+                log.info("job %d: %s; looked at again", move.job, fault)
+                return
+            except SlurmError as fault:
+                self._metrics.slurm_errors.inc()
+                log.warning("job %d: %s; tried again", move.job, fault)
+                return
+
+    def _record(self, before: MoveRecord, after: MoveRecord) -> None:
+        with self._store.transaction():
+            self._write(after)
+            self._holds(before, after)
+        if after.outcome and not before.outcome:
+            log.info("job %d: %s: %s", after.job, after.kind, after.outcome)
+            short = after.outcome.split(":")[0]
+            self._metrics.moves.labels(kind=after.kind, outcome=short).inc()
+
+    def _write(self, move: MoveRecord) -> None:
+        ended = self._clock() if move.outcome else None
+        self._store.write(
+            "UPDATE moves SET record = ?, open = ?, ended = ? WHERE id = ?",
+            move.to_json(),
+            0 if move.outcome else 1,
+            ended,
+            move.id,
+        )
+
+    def _holds(self, before: MoveRecord, after: MoveRecord) -> None:
+        """Keep the table that ones-release reads: which jobs are held by us, and which no longer."""
+        if after.holds and not before.holds:
+            row = {
+                "job": after.job,
+                "restarts": after.restarts,
+                "since": self._clock(),
+                "released": None,
+            }
+            self._store.put("holds", [row])
+        if after.released and not before.released:
+            now = self._clock()
+            self._store.put(
+                "holds",
+                [{"job": after.job, "restarts": after.restarts, "since": now, "released": now}],
+            )
+
+    def _lease(self, job: Job, target: Placement, batch: int | None) -> None:
+        row = {"job": int(job.id), "sizes": str(job.sizes), "gpus": target.gpus, "batch": batch}
+        self._store.put("leases", [row])
+
+
+def _free(snapshot: Snapshot) -> Mapping[str, int]:
+    """GPUs that Slurm itself says are free: capacity is free only when Slurm says so."""
+    return {node.name: node.gpus - node.gpus_used for node in snapshot.nodes.values() if node.gpus}
+
+
+def _words(target: Placement | None) -> str:
+    if target is None:
+        return "nothing"
+    return ", ".join(f"{gpus} on {node}" for node, gpus in target.gpus_on)

@@ -1,0 +1,169 @@
+"""onesd: the controller daemon. This file only puts the parts together and keeps the time."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import click
+
+from ones.daemon import heartbeat
+from ones.daemon.api import Api
+from ones.daemon.config import Config, ConfigError, load_config
+from ones.daemon.controller import Controller
+from ones.daemon.journal import setup_logging
+from ones.daemon.store import Store
+from ones.daemon.systemd import notify
+from ones.slurm_ext.choose import choose_reader
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import OnesError, SlurmError
+
+log = logging.getLogger(__name__)
+MOST_BACKOFF = 60.0
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", type=click.Path(path_type=Path), help="Instead of /etc/ones/ones.toml.")
+@click.option(
+    "--check-config", is_flag=True, help="Say whether the configuration is good, and end."
+)
+@click.option("--mode", type=click.Choice(["observe", "act"]), help="Instead of the file's mode.")
+@click.option("--policy", help="Instead of the file's policy.")
+@click.version_option(package_name="ones-slurm")
+def main(config: Path | None, check_config: bool, mode: str | None, policy: str | None) -> None:
+    """The controller daemon of ONES for Slurm."""
+    overrides = {key: value for key, value in (("mode", mode), ("policy", policy)) if value}
+    try:
+        loaded = load_config(config, overrides)
+        if check_config:
+            click.echo("the configuration is good")
+            return
+        setup_logging()
+        with _only_one(loaded):
+            asyncio.run(_run(loaded))
+    except ConfigError as fault:
+        click.echo(f"onesd: error: {fault}", err=True)
+        sys.exit(2)
+    except OnesError as fault:
+        click.echo(f"onesd: error: {fault}", err=True)
+        sys.exit(1)
+
+
+class _only_one:  # noqa: N801
+    """Two daemons on one database would fight over the same jobs: the second one ends at once."""
+
+    def __init__(self, config: Config) -> None:
+        self._path = Path(config.store).with_suffix(".lock")
+
+    def __enter__(self) -> None:
+        try:
+            self._file = self._path.open("w")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OnesError(f"another onesd holds {self._path}; stop it first") from None
+        except OSError as fault:
+            raise OnesError(
+                f"{self._path}: {fault.strerror}; the folder must exist and belong to this user"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+async def _run(config: Config) -> None:
+    commands = Commands(
+        timeout=config.slurm.timeout, writes_per_second=config.slurm.writes_per_second
+    )
+    reader = choose_reader(config.slurm.reader, commands)
+    store = Store(config.store)
+    controller = Controller(config, reader, commands, store, clock=time.time)
+    runner = await Api(controller).serve()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log.info(
+        "onesd is up: mode %s, policy %s, Slurm read by %s",
+        config.mode,
+        config.policy,
+        reader.name,
+    )
+    loops = [
+        asyncio.create_task(_forever("round", controller.round, lambda: config.round, stop)),
+        asyncio.create_task(
+            _forever("moves", controller.tick, controller.tick_interval, stop, controller.wake)
+        ),
+        asyncio.create_task(_beat(controller, stop)),
+    ]
+    notify("READY=1")
+    await stop.wait()
+    notify("STOPPING=1")
+    # A step of a move that is under way is finished: both threads end with their present call.
+    await asyncio.gather(*loops)
+    await runner.cleanup()
+    store.close()
+    log.info("onesd is down; what it held is released by ones-release unless it comes back")
+
+
+async def _forever(
+    name: str,
+    work: Callable[[], None],
+    interval: Callable[[], float],
+    stop: asyncio.Event,
+    wake: asyncio.Event | None = None,
+) -> None:
+    """Do the work again and again; a failure is told, and backed off from, but ends nothing."""
+    failures = 0
+    while not stop.is_set():
+        begun = time.monotonic()
+        try:
+            await asyncio.to_thread(work)
+            failures = 0
+        except SlurmError as fault:
+            failures += 1
+            log.warning("%s: %s; nothing more is changed until Slurm answers", name, fault)
+        except Exception:  # the outermost loop: a bug must not end the daemon
+            failures += 1
+            log.exception("%s failed", name)
+        pause = max(0.0, interval() - (time.monotonic() - begun))
+        if failures:
+            pause = min(MOST_BACKOFF, max(pause, 2.0**failures))
+        await _sleep(pause, stop, wake)
+
+
+async def _sleep(seconds: float, stop: asyncio.Event, wake: asyncio.Event | None) -> None:
+    waits: list[Awaitable[bool]] = [asyncio.ensure_future(stop.wait())]
+    if wake is not None:
+        waits.append(asyncio.ensure_future(wake.wait()))
+    done, pending = await asyncio.wait(
+        [asyncio.ensure_future(each) for each in waits],
+        timeout=seconds,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    for task in pending:
+        task.cancel()
+    if wake is not None and done:
+        wake.clear()
+
+
+async def _beat(controller: Controller, stop: asyncio.Event) -> None:
+    """Beat while rounds succeed: when they stop succeeding, Slurm must not hold jobs for us."""
+    path = Path(controller.config.heartbeat)
+    while not stop.is_set():
+        try:
+            if controller.healthy():
+                heartbeat.write(
+                    path,
+                    now=controller.clock(),
+                    hold=controller.holds(),
+                    snapshot=controller.published.snapshot,
+                )
+                notify("WATCHDOG=1")
+        except OSError as fault:
+            log.error("heartbeat %s: %s; new jobs pass as plain jobs", path, fault.strerror)
+        await _sleep(heartbeat.BEAT, stop, None)

@@ -1,0 +1,195 @@
+"""The life of every elastic job in the database: first submission, runs, moves, end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ones.daemon.learning import Learning
+from ones.daemon.store import Store
+from ones.estimator.assess import family_of
+from ones.policies.guard import History
+from ones.policies.model import JobId
+from ones.slurm_ext.accounting import runs_of
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.elastic import Mark
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.snapshot import JobRecord, Snapshot
+
+if TYPE_CHECKING:
+    from ones.daemon.config import Config
+    from ones.daemon.controller import Round
+
+HOUR = 3600.0
+ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a job has been through."""
+
+    submitted: float
+    executed: float  # seconds with GPUs, all runs
+    waited: float  # seconds without
+
+
+class Records:
+    """Keeps the tables jobs, runs, rounds and decisions."""
+
+    def __init__(self, store: Store, commands: Commands, learning: Learning) -> None:
+        self._store = store
+        self._commands = commands
+        self._learning = learning
+        self._forgot = 0.0
+
+    def take(self, snapshot: Snapshot, *, now: float) -> None:
+        """Bring the tables up to what Slurm says now."""
+        known = {
+            row["job"]: row
+            for row in self._store.rows("SELECT job, state, restarts FROM jobs WHERE ended IS NULL")
+        }
+        stale = []
+        for record in snapshot.jobs.values():
+            if not record.marked:
+                continue
+            before = known.pop(record.id, None)
+            if before is None and record.state not in ALIVE:
+                continue  # ended before we first saw it, or its end is already written
+            if before is None:
+                self._meet(record)
+            elif (before["state"], before["restarts"]) != (record.state, record.restarts):
+                changed = {"job": record.id, "state": record.state, "restarts": record.restarts}
+                self._update(changed)
+            if before is None or before["restarts"] != record.restarts:
+                stale.append(record.id)
+            if record.state not in ALIVE:
+                self._end(record, record.ended or now)
+                stale.append(record.id)
+        # Slurm has forgotten these (MinJobAge) while we were away: accounting knows their end.
+        for job in known:
+            stale.append(job)
+            self._store.write("UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job)
+        self.refresh_runs(stale)
+
+    def _meet(self, record: JobRecord) -> None:
+        mark = Mark.parse(record.admin_comment)
+        with self._store.transaction():
+            first = {
+                "job": record.id,
+                "name": record.name,
+                "user": record.user,
+                "account": record.account,
+                "sizes": str(mark.sizes) if mark else "",
+                "requested": mark.request if mark else 0,
+                "submitted": record.submitted,
+                "state": record.state,
+                "family": family_of(record.user, record.name),
+                "restarts": record.restarts,
+            }
+            self._store.put("jobs", [first])
+            self._store.put("leases", [{"job": record.id, "sizes": first["sizes"]}])
+
+    def _update(self, changed: Mapping[str, object]) -> None:
+        self._store.write(
+            "UPDATE jobs SET state = ?, restarts = ? WHERE job = ?",
+            changed["state"],
+            changed["restarts"],
+            changed["job"],
+        )
+
+    def _end(self, record: JobRecord, at: float) -> None:
+        with self._store.transaction():
+            self._store.write("UPDATE jobs SET ended = ? WHERE job = ?", at, record.id)
+            self._learning.end(record, at)
+
+    def refresh_runs(self, jobs: Sequence[int]) -> None:
+        """Read these jobs' runs from Slurm's accounting. Late accounting only delays history."""
+        if not jobs:
+            return
+        try:
+            runs = runs_of(self._commands, jobs)
+        except SlurmError:
+            return
+        with self._store.transaction():
+            for run in runs:
+                row = {
+                    "job": run.job,
+                    "ordinal": run.ordinal,
+                    "started": run.started,
+                    "ended": run.ended,
+                    "nodes": run.nodes,
+                    "gpus": run.gpus,
+                    "state": run.state,
+                }
+                self._store.put("runs", [row])
+
+    def past(self, record: JobRecord, *, now: float) -> Past:
+        """When a job was first submitted, and how its time since then went."""
+        row = self._store.row("SELECT submitted FROM jobs WHERE job = ?", record.id)
+        submitted = row["submitted"] if row else record.submitted
+        ran = self._store.row(
+            "SELECT total(ended - started) AS seconds FROM runs"
+            " WHERE job = ? AND ended IS NOT NULL AND started < ?",
+            record.id,
+            record.started if record.state == "RUNNING" else now,
+        )
+        executed = ran["seconds"] if ran else 0.0
+        if record.state == "RUNNING":
+            executed += max(0.0, now - record.started)
+        return Past(submitted, executed, max(0.0, now - submitted - executed))
+
+    def not_resizable(self, record: JobRecord) -> str:
+        """Why this run of a job is left alone: it was asked for a checkpoint and gave none."""
+        row = self._store.row(
+            "SELECT json_extract(record, '$.outcome') AS outcome FROM moves WHERE job = ?"
+            " AND json_extract(record, '$.restarts') = ?"
+            " AND json_extract(record, '$.outcome') LIKE 'refused:%' LIMIT 1",
+            record.id,
+            record.restarts,
+        )
+        return "" if row is None else f"not resizable in this run; {row['outcome']}"
+
+    def arrivals(self, *, since: float) -> list[float]:
+        rows = self._store.rows("SELECT submitted FROM jobs WHERE submitted > ?", since)
+        return [row["submitted"] for row in rows]
+
+    def history(self, now: float) -> History:
+        """The resizes and preemptions of the last hour, for the guard."""
+        moved: dict[JobId, list[float]] = {}
+        for row in self._store.rows(
+            "SELECT job, at FROM moves WHERE at > ?"
+            " AND json_extract(record, '$.kind') IN ('resize', 'preempt')",
+            now - HOUR,
+        ):
+            moved.setdefault(JobId(row["job"]), []).append(row["at"])
+        return History(moved)
+
+    def round(self, done: Round, config: Config, *, keep: float) -> None:
+        """Write a round with its decisions; once an hour, forget what is too old."""
+        with self._store.transaction():
+            number = self._store.write(
+                "INSERT INTO rounds(at, seconds, policy, mode, outcome) VALUES(?, ?, ?, ?, ?)",
+                done.at,
+                done.seconds,
+                config.policy,
+                config.mode,
+                done.outcome,
+            )
+            for one in done.decisions:
+                self._store.write(
+                    "INSERT INTO decisions VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+                    number,
+                    int(one.job),
+                    one.kind,
+                    ",".join(f"{node}:{gpus}" for node, gpus in one.target.gpus_on)
+                    if one.target
+                    else None,
+                    one.batch,
+                    one.gpus,
+                    one.reason,
+                    one.verdict,
+                )
+        if done.at - self._forgot > HOUR:
+            self._forgot = done.at
+            self._store.forget(done.at - keep)

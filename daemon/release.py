@@ -1,0 +1,304 @@
+"""ones-release: when onesd is gone, release the jobs that are held for it.
+
+A timer runs it every minute, apart from onesd and importing nothing of it, so that whatever stops
+onesd (a crash, a full disk, a configuration that no longer loads) leaves no job held. It releases
+jobs that job_submit.lua held at submission and jobs that onesd held between two runs; never a job
+that its user or an administrator holds. Running it twice, or beside a reviving onesd, is safe: a
+released job is no longer held, so the next run does not see it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.snapshot import MARK
+
+TIMEOUT = 20.0  # seconds for one Slurm command; an unreachable slurmctld takes nine
+CLOCK_SKEW = 60.0  # seconds that a heartbeat may lie in the future, as in job_submit.lua
+LONGEST_HEARTBEAT = 65536
+_DEFAULTS = {"store": "/var/lib/ones/ones.sqlite", "heartbeat": "/run/ones/heartbeat"}
+_COLUMNS = {
+    "JobID": 20,
+    "PriorityLong": 20,
+    "RestartCnt": 12,
+    "Reason": 64,
+    "admin_comment": 320,  # the mark is shorter; what an administrator appended may be cut off
+}
+_HELD_AT_SUBMISSION = re.compile(r"[^ ]*;held=1(?:[; ]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A pending job as squeue shows it."""
+
+    id: int
+    priority: int
+    restarts: int
+    reason: str
+    admin_comment: str
+
+    @property
+    def marked(self) -> bool:
+        return self.admin_comment.startswith(MARK)
+
+    @property
+    def held(self) -> bool:
+        return self.priority == 0
+
+    @property
+    def held_at_submission(self) -> bool:
+        """Whether job_submit.lua held it; its user may have released or held it since."""
+        return self.marked and _HELD_AT_SUBMISSION.match(self.admin_comment) is not None
+
+    @property
+    def held_by_administrator(self) -> bool:
+        return self.reason == "JobHeldAdmin"
+
+    @property
+    def held_by_slurm(self) -> bool:
+        """Slurm could not launch it and holds it until somebody has looked."""
+        return "launch failed" in self.reason.replace("_", " ").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A row of onesd's table of holds; open until onesd or ones-release released the job."""
+
+    job: int
+    restarts: int  # of the job when onesd decided to hold it: one less than once it is requeued
+    released: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What onesd last said, and how long that counts."""
+
+    time: float
+    lifetime: float
+    hold: bool  # whether new jobs are held for it
+    acts: bool  # whether it moves jobs, though it may hold no new ones
+
+    @classmethod
+    def parse(cls, text: str) -> Heartbeat | None:
+        """None for anything that is not a whole heartbeat."""
+        first, *rest = text.splitlines() or [""]
+        said = dict(line.split(" ", 1) for line in rest if " " in line)
+        try:
+            time, lifetime = float(said["time"]), float(said["lifetime"])
+        except (KeyError, ValueError):
+            return None
+        if first != "ones-heartbeat 1":
+            return None
+        return cls(time, lifetime, said.get("hold") == "yes", said.get("acts") == "yes")
+
+    def fresh(self, now: float) -> bool:
+        return now - self.time <= self.lifetime and self.time - now <= CLOCK_SKEW
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why nobody will start the jobs that are held for onesd."""
+
+    why: str
+    moves_too: bool  # whether the moves of onesd are nobody's any more, either
+
+
+def absence(heartbeat: Heartbeat | None, now: float) -> Absence | None:
+    """None while onesd is there and wants new jobs held."""
+    if heartbeat is None:
+        return Absence("onesd has no heartbeat", moves_too=True)
+    if not heartbeat.fresh(now):
+        return Absence(
+            f"onesd's last heartbeat is {now - heartbeat.time:.0f} s old", moves_too=True
+        )
+    if not heartbeat.hold:
+        return Absence("onesd holds no new jobs now", moves_too=not heartbeat.acts)
+    return None
+
+
+def why_release(
+    job: PendingJob, holds: Mapping[int, Hold] | None, *, moves_too: bool
+) -> str | None:
+    """Why this job waits for onesd and nobody else, or None where it is not ours to release.
+
+    `holds` is None where onesd's database can't be read; then a marked job that was requeued and
+    is held counts as onesd's, because a job must not wait for ever on a lost file.
+    """
+    if not job.marked or not job.held or job.held_by_slurm:
+        return None
+    row = holds.get(job.id) if holds is not None else None
+    # Another restart count: the job ran meanwhile, and this hold is not the one that onesd wrote.
+    ours = row is not None and row.restarts <= job.restarts <= row.restarts + 1
+    if row is not None and ours and row.released is None:
+        return "held by onesd" if moves_too else None
+    if job.held_at_submission and job.restarts == 0 and not ours and not job.held_by_administrator:
+        return "held at submission"
+    if holds is None and job.restarts > 0 and moves_too:
+        return "requeued and held, presumably by onesd"
+    return None
+
+
+def parse_squeue(text: str) -> list[PendingJob]:
+    """Jobs from the fixed columns that `pending_jobs` asks for."""
+    jobs = []
+    for line in text.splitlines():
+        fields, at = [], 0
+        for width in _COLUMNS.values():
+            fields.append(line[at : at + width].strip())
+            at += width
+        job, priority, restarts, reason, comment = fields
+        if job.isdigit():  # elastic jobs are never arrays, whose ids look otherwise
+            jobs.append(PendingJob(int(job), int(priority), int(restarts), reason, comment))
+    return jobs
+
+
+def pending_jobs() -> list[PendingJob]:
+    columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
+    return parse_squeue(
+        _slurm("squeue", "--noheader", "--local", "--states=PENDING", f"--Format={columns}")
+    )
+
+
+def release(job: int) -> None:
+    """Let Slurm start the job wherever it fits, now.
+
+    A node list that onesd pinned may name a node that is down, and a requeued job begins two
+    minutes late; both go first, in one update. Raises SlurmError.
+    """
+    _slurm("scontrol", "update", f"JobId={job}", "ReqNodeList=", "StartTime=now")
+    _slurm("scontrol", "release", str(job))
+
+
+def _slurm(*command: str) -> str:
+    shown = " ".join(command[:3])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except OSError as fault:
+        raise SlurmError(shown, f"{fault.strerror}; is Slurm's bin directory on PATH?") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(shown, f"no answer in {TIMEOUT:.0f} s") from None
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise SlurmError(shown, reason)
+    return done.stdout
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return Heartbeat.parse(file.read(LONGEST_HEARTBEAT))
+    except OSError:
+        return None
+
+
+def read_holds(store: Path) -> Mapping[int, Hold] | None:
+    """The holds that onesd wrote down, or None where it never could or they can't be read."""
+    try:
+        with closing(_open(store)) as database:
+            rows = database.execute("SELECT job, restarts, released FROM holds").fetchall()
+    except sqlite3.Error:
+        return None
+    return {job: Hold(job, restarts, released) for job, restarts, released in rows}
+
+
+def record_release(store: Path, job: PendingJob, now: float) -> None:
+    """Write down that the job was released, so that its user's later hold is his own.
+
+    A database that can't be written is no reason to leave a job held, so that passes in silence.
+    """
+    try:
+        with closing(_open(store)) as database, database:
+            database.execute(
+                "INSERT INTO holds(job, restarts, since, released) VALUES(?, ?, ?, ?)"
+                " ON CONFLICT(job) DO UPDATE"
+                " SET restarts = excluded.restarts, released = excluded.released",
+                (job.id, job.restarts, now, now),
+            )
+    except sqlite3.Error:
+        pass
+
+
+def _open(store: Path) -> sqlite3.Connection:
+    # mode=rw: a database that is not there is not made.
+    return sqlite3.connect(f"{store.absolute().as_uri()}?mode=rw", uri=True, timeout=5)
+
+
+def read_paths(config: Path) -> dict[str, Path]:
+    """Where store and heartbeat are, as far as the configuration says so and can be read.
+
+    Not by onesd's own strict reader: a configuration that stops onesd must not stop this.
+    """
+    found: dict[str, str] = dict(_DEFAULTS)
+    for file in [config, *sorted((config.parent / "ones.d").glob("*.toml"))]:
+        try:
+            said = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            continue
+        found |= {key: said[key] for key in found if isinstance(said.get(key), str)}
+    return {key: Path(value) for key, value in found.items()}
+
+
+def release_all(
+    jobs: Iterable[PendingJob],
+    holds: Mapping[int, Hold] | None,
+    gone: Absence,
+    store: Path,
+    *,
+    dry_run: bool,
+) -> Sequence[SlurmError]:
+    """Release every job that is ours to release; returns the refusals, each already printed."""
+    refusals = []
+    for job in jobs:
+        why = why_release(job, holds, moves_too=gone.moves_too)
+        if why is None:
+            continue
+        if dry_run:
+            click.echo(f"would release job {job.id}: {why}, and {gone.why}")
+            continue
+        try:
+            release(job.id)
+        except SlurmError as fault:
+            refusals.append(fault)
+            click.echo(f"ones-release: error: job {job.id} stays held: {fault}", err=True)
+            continue
+        record_release(store, job, time.time())
+        click.echo(f"released job {job.id}: {why}, and {gone.why}")
+    return refusals
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="Default: /etc/ones/ones.toml.")
+@click.option("--store", type=click.Path(path_type=Path), help="onesd's database.")
+@click.option("--heartbeat", type=click.Path(path_type=Path), help="onesd's heartbeat file.")
+@click.option("--dry-run", is_flag=True, help="Say what would be released, release nothing.")
+def main(config: Path | None, store: Path | None, heartbeat: Path | None, dry_run: bool) -> None:
+    """Release the jobs that are held for an onesd that is not there.
+
+    Does nothing while onesd's heartbeat is fresh and asks for new jobs to be held. Prints one line
+    for each job released; exits 1 when Slurm did not answer or refused one.
+    """
+    paths = read_paths(config or Path(os.environ.get("ONES_CONF") or "/etc/ones/ones.toml"))
+    gone = absence(read_heartbeat(heartbeat or paths["heartbeat"]), time.time())
+    if gone is None:
+        return
+    store = store or paths["store"]
+    try:
+        jobs = pending_jobs()
+    except SlurmError as fault:
+        click.echo(f"ones-release: error: {fault}; jobs held for onesd stay held", err=True)
+        sys.exit(1)
+    if release_all(jobs, read_holds(store), gone, store, dry_run=dry_run):
+        sys.exit(1)

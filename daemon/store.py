@@ -1,0 +1,158 @@
+"""The database of onesd: history, what was learnt, and the journal of moves under way.
+
+Slurm is the only truth; losing this file loses no job. One writer, SQLite in WAL mode; the round
+runs in a thread beside the API, so one lock serialises them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ones.slurm_ext.errors import OnesError
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE jobs(
+        job INTEGER PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, account TEXT NOT NULL,
+        sizes TEXT NOT NULL, requested INTEGER NOT NULL, submitted REAL NOT NULL,
+        state TEXT NOT NULL, ended REAL, family TEXT NOT NULL,
+        restarts INTEGER NOT NULL DEFAULT 0, fixed TEXT NOT NULL DEFAULT '');
+    CREATE TABLE runs(
+        job INTEGER NOT NULL, ordinal INTEGER NOT NULL, started REAL NOT NULL, ended REAL,
+        nodes TEXT NOT NULL, gpus INTEGER NOT NULL, state TEXT NOT NULL,
+        PRIMARY KEY(job, ordinal));
+    CREATE TABLE moves(
+        id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, open INTEGER NOT NULL,
+        ended REAL, record TEXT NOT NULL);
+    CREATE INDEX moves_by_job ON moves(job);
+    CREATE TABLE holds(
+        job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, since REAL NOT NULL, released REAL);
+    CREATE TABLE leases(
+        job INTEGER PRIMARY KEY, sizes TEXT NOT NULL, gpus INTEGER, batch INTEGER);
+    CREATE TABLE reports(
+        job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, at REAL NOT NULL,
+        report TEXT NOT NULL, checkpoint_at REAL, checkpoint TEXT);
+    CREATE TABLE observations(
+        at REAL NOT NULL, job INTEGER NOT NULL, family TEXT NOT NULL, gpu_type TEXT NOT NULL,
+        nodes INTEGER NOT NULL, gpus INTEGER NOT NULL, batch INTEGER NOT NULL,
+        step_seconds REAL NOT NULL, PRIMARY KEY(job, gpu_type, nodes, gpus, batch));
+    CREATE TABLE finished(
+        job INTEGER PRIMARY KEY, at REAL NOT NULL, family TEXT NOT NULL, samples REAL NOT NULL);
+    CREATE TABLE restart_costs(
+        at REAL NOT NULL, job INTEGER NOT NULL, family TEXT NOT NULL, seconds REAL NOT NULL);
+    CREATE TABLE rounds(
+        id INTEGER PRIMARY KEY, at REAL NOT NULL, seconds REAL NOT NULL, policy TEXT NOT NULL,
+        mode TEXT NOT NULL, outcome TEXT NOT NULL);
+    CREATE TABLE decisions(
+        round INTEGER NOT NULL, job INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT,
+        batch INTEGER, gpus INTEGER NOT NULL, reason TEXT NOT NULL, verdict TEXT NOT NULL);
+    CREATE INDEX decisions_by_job ON decisions(job, round);
+    CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    """,
+)
+
+
+class StoreError(OnesError):
+    """The database can't be opened or written."""
+
+
+class Store:
+    """Typed questions and answers over the database; rows come back as sqlite3.Row."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        self._lock = threading.RLock()
+        try:
+            self._db = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, timeout=10
+            )
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # The journal of moves must be on disk before Slurm is touched.
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._migrate()
+        except sqlite3.DatabaseError as fault:
+            raise StoreError(
+                f"{path}: {fault}; move the file away to start afresh: no job depends on it"
+            ) from None
+
+    def _migrate(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(_MIGRATIONS):
+            raise StoreError(f"{self.path}: written by a newer ONES (schema {version}); upgrade")
+        for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
+            self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, on disk when it returns."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(sql, values).fetchall()
+
+    def row(self, sql: str, *values: Any) -> sqlite3.Row | None:
+        found = self.rows(sql, *values)
+        return found[0] if found else None
+
+    def write(self, sql: str, *values: Any) -> int:
+        """Run one statement; returns the id of the row it inserted."""
+        with self._lock:
+            return int(self._db.execute(sql, values).lastrowid or 0)
+
+    def put(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Insert or update whole rows by the table's primary key, keeping columns not named."""
+        for row in rows:
+            names = list(row)
+            keys = [
+                column["name"]
+                for column in self.rows(f"PRAGMA table_info({table})")
+                if column["pk"]
+            ]
+            updates = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+            self.write(
+                f"INSERT INTO {table}({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
+                f" ON CONFLICT({', '.join(keys)}) DO UPDATE SET {updates}",
+                *row.values(),
+            )
+
+    def fact(self, name: str) -> Any:
+        """A small JSON value kept across restarts (pause, a policy's memory), or None."""
+        row = self.row("SELECT value FROM facts WHERE name = ?", name)
+        return None if row is None else json.loads(row["value"])
+
+    def set_fact(self, name: str, value: Any) -> None:
+        self.put("facts", [{"name": name, "value": json.dumps(value)}])
+
+    def forget(self, before: float) -> None:
+        """Drop the history of what ended before that time."""
+        with self.transaction():
+            ended = "(SELECT job FROM jobs WHERE ended < ?)"
+            for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
+                self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
+            for table in ("observations", "restart_costs", "rounds", "finished"):
+                self.write(f"DELETE FROM {table} WHERE at < ?", before)
+            self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
+            self.write("DELETE FROM jobs WHERE ended < ?", before)
+
+
+def placeholders(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))

@@ -1,0 +1,320 @@
+"""What onesd shows: pure readings of the last published round and the database, ready for JSON.
+
+Every answer carries `meta` with the schema's version; fields are only ever added to a version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ones.policies.model import Job, Placement
+from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.hostlists import fold
+
+if TYPE_CHECKING:
+    from ones.daemon.controller import Controller, Round
+
+SCHEMA = 1
+Json = dict[str, Any]
+
+
+class NotKnown(OnesError):
+    """Asked for something that does not exist, or that the asker may not see."""
+
+
+def _answer(**parts: Any) -> Json:
+    return {"meta": {"schema": SCHEMA, "version": version("ones-slurm")}, **parts}
+
+
+def _round(last: Round) -> Json:
+    return {
+        "number": last.number,
+        "at": last.at,
+        "seconds": last.seconds,
+        "outcome": last.outcome,
+    }
+
+
+def status(controller: Controller) -> Json:
+    """The cluster and the daemon at a glance."""
+    last, now = controller.published, controller.clock()
+    listed = nodes(controller)["nodes"]
+    running = [job for job in last.jobs if job.placement]
+    silent = [node["node"] for node in listed if node["note"]]
+    problems = [f"{fold(silent)}: not used for new work ({listed_notes(listed)})"] if silent else []
+    problems += [f"job {job}: {why}" for job, why in sorted(last.ignored.items())]
+    if controller.paused:
+        problems.append(f"paused by {controller.paused['by']}: {controller.paused['reason']}")
+    if now - last.at > 3 * controller.config.round:
+        problems.append(f"no round for {now - last.at:.0f} s: {controller.trouble or 'starting'}")
+    return _answer(
+        mode=controller.config.mode,
+        paused=bool(controller.paused),
+        policy=controller.config.policy,
+        admission=controller.config.admission,
+        reader=controller.reader.name,
+        round=_round(last),
+        gpus={
+            "total": sum(node["gpus"] for node in listed),
+            "elastic": sum(node["elastic"] for node in listed),
+            "other": sum(node["other"] for node in listed),
+            "free": sum(node["free"] for node in listed if not node["note"]),
+            "unusable": sum(node["free"] for node in listed if node["note"]),
+        },
+        jobs={
+            "running": len(running),
+            "waiting": len(last.jobs) - len(running),
+            "moving": len(controller.open_moves()),
+        },
+        problems=problems,
+    )
+
+
+def listed_notes(listed: list[Json]) -> str:
+    """The different reasons among nodes, each once."""
+    return "; ".join(sorted({node["note"] for node in listed if node["note"]}))
+
+
+def jobs(controller: Controller, only: str | None) -> Json:
+    """The elastic jobs that Slurm lists as pending or running."""
+    last = controller.published
+    moving = {move.job: move for move in controller.open_moves()}
+    counts = {
+        row["job"]: row["n"]
+        for row in controller.store.rows("SELECT job, count(*) AS n FROM moves GROUP BY job")
+    }
+    reports = controller.inbox.reports()
+    listed = []
+    for job in last.jobs:
+        if only is not None and job.user != only:
+            continue
+        told = reports.get(int(job.id))
+        report = told.received.message if told else None
+        move = moving.get(int(job.id))
+        record = last.snapshot.jobs[int(job.id)]
+        note = f"{move.kind}: {move.step}" if move else (job.fixed or last.notes.get(job.id, ""))
+        listed.append(
+            {
+                "job": int(job.id),
+                "name": job.name,
+                "user": job.user,
+                "account": job.account,
+                "state": record.state,
+                "sizes": str(job.sizes),
+                "requested": job.requested,
+                "gpus": sum(record.gpus_on.values()),
+                "nodes": record.nodes,
+                "batch": getattr(report, "batch", None) or job.batch,
+                "samples": getattr(report, "samples", None),
+                "total_samples": getattr(report, "total_samples", None),
+                "loss": getattr(report, "loss", None),
+                "samples_per_second": _rate(report),
+                "submitted": job.submitted,
+                "waited": job.waited,
+                "moves": counts.get(int(job.id), 0),
+                "moving": f"{move.kind}" if move else None,
+                "note": note,
+            }
+        )
+    return _answer(jobs=listed)
+
+
+def _rate(report: object) -> float | None:
+    batch, seconds = getattr(report, "batch", None), getattr(report, "step_seconds", None)
+    return batch / seconds if batch and seconds else None
+
+
+def job(controller: Controller, number: int, only: str | None) -> Json:
+    """One job's life: every run with its size, as Slurm's accounting has it, and what began it."""
+    known = _visible(controller, number, only)
+    controller.refresh_runs([number])
+    moves = [
+        json.loads(row["record"]) | {"at": row["at"]}
+        for row in controller.store.rows(
+            "SELECT at, record FROM moves WHERE job = ? ORDER BY id", number
+        )
+    ]
+    starts = {
+        move["restarts"] + (move["kind"] == "resize"): move
+        for move in moves
+        if move["kind"] in ("start", "resize") and move["outcome"] == "done"
+    }
+    preempts = {
+        move["restarts"]: move
+        for move in moves
+        if move["kind"] == "preempt" and move["outcome"] == "done"
+    }
+    now = controller.clock()
+    runs = []
+    for row in controller.store.rows("SELECT * FROM runs WHERE job = ? ORDER BY ordinal", number):
+        ordinal = row["ordinal"]
+        move = starts.get(ordinal)
+        stopped = preempts.get(ordinal)
+        reason = move["reason"] if move else "started by Slurm"
+        if stopped:
+            reason += f"; preempted: {stopped['reason']}"
+        runs.append(
+            {
+                "run": ordinal,
+                "started": row["started"],
+                "ended": row["ended"],
+                "elapsed": (row["ended"] or now) - row["started"],
+                "gpus": row["gpus"],
+                "nodes": row["nodes"],
+                "state": row["state"],
+                "move": move["kind"] if move else None,
+                "reason": reason,
+            }
+        )
+    refused = [
+        {"at": move["at"], "kind": move["kind"], "outcome": move["outcome"]}
+        for move in moves
+        if move["outcome"] not in ("", "done")
+    ]
+    report = controller.store.row("SELECT report FROM reports WHERE job = ?", number)
+    return _answer(
+        job={**known, "report": json.loads(report["report"]) if report else None},
+        runs=runs,
+        moves=moves,
+        refused=refused,
+    )
+
+
+def _visible(controller: Controller, number: int, only: str | None) -> Json:
+    row = controller.store.row("SELECT * FROM jobs WHERE job = ?", number)
+    # The same words for both cases: an answer must not tell whose jobs exist.
+    if row is None or (only is not None and row["user"] != only):
+        raise NotKnown(f"job {number} is no elastic job of yours; see onesctl jobs")
+    return dict(row)
+
+
+def nodes(controller: Controller) -> Json:
+    """The GPU nodes, who holds their GPUs, and what their agents say."""
+    last, heard, now = controller.published, controller.inbox.nodes(), controller.clock()
+    elastic: dict[str, int] = {}
+    for record in last.snapshot.jobs.values():
+        if record.marked:
+            for name, gpus in record.gpus_on.items():
+                elastic[name] = elastic.get(name, 0) + gpus
+    listed = []
+    for node in sorted(last.snapshot.nodes.values(), key=lambda node: node.name):
+        if not node.gpus:
+            continue
+        at, report = heard.get(node.name, (None, None))
+        samples = [gpu for gpu in report.gpus if gpu.healthy] if report else []
+        busy = [gpu.utilization for gpu in samples if gpu.utilization is not None]
+        used = [
+            gpu.memory_used / gpu.memory_total
+            for gpu in samples
+            if gpu.memory_used is not None and gpu.memory_total
+        ]
+        mine = elastic.get(node.name, 0)
+        listed.append(
+            {
+                "node": node.name,
+                "type": node.gpu_type,
+                "gpus": node.gpus,
+                "elastic": mine,
+                "other": max(0, node.gpus_used - mine),
+                "free": node.gpus - node.gpus_used,
+                "utilization": sum(busy) / len(busy) if busy else None,
+                "memory": sum(used) / len(used) if used else None,
+                "silent_s": None if at is None else now - at,
+                "note": controller.unusable(node),
+            }
+        )
+    return _answer(nodes=listed)
+
+
+def plan(controller: Controller, only: str | None) -> Json:
+    """What the last round decided for every job, and what became of it."""
+    last = controller.published
+    users = {job.id: job.user for job in last.jobs}
+    return _answer(
+        round=_round(last),
+        mode=controller.config.mode,
+        decisions=[
+            {
+                "job": int(decision.job),
+                "kind": decision.kind,
+                "gpus": decision.gpus,
+                "target": _target(decision.target),
+                "batch": decision.batch,
+                "reason": decision.reason,
+                "verdict": decision.verdict,
+            }
+            for decision in last.decisions
+            if only is None or users.get(decision.job) == only
+        ],
+    )
+
+
+def _target(placement: Placement | None) -> str | None:
+    if placement is None:
+        return None
+    shape = placement.shape
+    return f"{placement.gpus} on {fold(placement.nodes)}" + (f" ({shape})" if shape else "")
+
+
+def explain(controller: Controller, number: int, only: str | None) -> Json:
+    """Why a job has the size it has: the last decisions about it and the evidence behind them."""
+    known = _visible(controller, number, only)
+    last = controller.published
+    found = [job for job in last.jobs if int(job.id) == number]
+    lines = [f"job {number} ({known['name']}): {known['state']}, sizes {known['sizes']}"]
+    if not found:
+        lines.append("it is neither pending nor running now; its history: onesctl job")
+        return _answer(lines=lines, sizes=[])
+    this = found[0]
+    if this.fixed:
+        lines.append(f"it is not moved: {this.fixed}")
+    decided = [decision for decision in last.decisions if decision.job == this.id]
+    lines += [f"{d.kind}: {d.reason}; {d.verdict}" for d in decided]
+    if not decided:
+        lines.append(last.notes.get(this.id, "the plan leaves it as it is"))
+    for move in controller.open_moves():
+        if int(move.job) == number:
+            lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
+    outlook = last.problem.outlooks.get(this.id) if last.problem else None
+    if outlook is None:
+        return _answer(lines=lines, sizes=[])
+    lines.append(
+        f"believed: {outlook.remaining:.0f} samples to go of"
+        f" {outlook.processed + outlook.remaining:.0f}, from {outlook.points} speed measurements;"
+        f" a restart costs {outlook.restart_cost:.0f} s"
+    )
+    types = {node.gpu_type: node for node in last.problem.nodes} if last.problem else {}
+    return _answer(lines=lines, sizes=_speeds(this, outlook, types))
+
+
+def _speeds(job: Job, outlook: Any, types: Mapping[str, object]) -> list[Json]:
+    gpu_type = job.gpu_type_for(types)
+    listed = []
+    for gpus in job.sizes:
+        shapes = [shape for shape in job.shapes if shape.gpus == gpus]
+        if not shapes:
+            listed.append({"gpus": gpus, "note": "no allocation can promise this size here"})
+            continue
+        shape = min(shapes)
+        batch = job.batch_at(gpus)
+        seconds = float(
+            outlook.speed.step_seconds(
+                gpu_type, np.array([shape.nodes]), np.array([gpus]), np.array([float(batch)])
+            )[0]
+        )
+        rate = batch / seconds
+        listed.append(
+            {
+                "gpus": gpus,
+                "batch": batch,
+                "samples_per_second": rate,
+                "time_left": outlook.remaining / rate,
+                "note": "now" if job.placement and job.placement.gpus == gpus else "",
+            }
+        )
+    return listed

@@ -1,0 +1,98 @@
+"""What travels between job, agent and controller, as strict msgspec types.
+
+Job to agent: JSON lines on the node-local socket, tagged by `op`. Agent to controller: HTTP with a
+munge credential over the body. Every number a job sends is bounded here, at the door.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65536)]
+StepSeconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="report"):
+    """A job's word on its own progress. Only `job` is required: an empty one says 'I am ready'."""
+
+    job: Annotated[int, msgspec.Meta(ge=1)]
+    restarts: Count = 0  # SLURM_RESTART_COUNT of the run it speaks of
+    samples: Count = 0  # committed over the whole life of the job
+    epoch: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    step_seconds: StepSeconds | None = None  # mean since the last report
+    batch: Count | None = None  # global batch those steps had
+    gpus: GpuCount | None = None  # size those steps ran at
+    total_samples: Count | None = None  # declared length of the whole job
+    epoch_samples: Count | None = None
+    batch_submitted: Count | None = None  # the batch the script was written for
+    batch_most: Count | None = None  # the largest global batch it accepts
+    batch_most_per_gpu: Count | None = None
+    resumed_seconds: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+    """Seconds from the process's start to its first step in this run (part of a restart's cost)."""
+    checkpoints: bool = True  # whether it saves on the checkpoint signal
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="checkpoint"):
+    """A checkpoint is complete on disk."""
+
+    job: Annotated[int, msgspec.Meta(ge=1)]
+    restarts: Count = 0
+    samples: Count = 0
+    path: Text = ""
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's message with the time at which the agent took it and how its sender was proved."""
+
+    at: float
+    evidence: str  # cgroup | slurmstepd | environ | directory
+    message: Report | Checkpoint
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU; None where the driver does not say."""
+
+    minor: int  # /dev/nvidiaN
+    uuid: str
+    type: str
+    healthy: bool = True
+    utilization: float | None = None  # 0..1
+    memory_used: int | None = None  # bytes
+    memory_total: int | None = None
+    power: float | None = None  # watts
+    temperature: float | None = None  # Celsius
+    xid: int | None = None  # last error event
+    jobs: tuple[int, ...] = ()  # whose processes are on it
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's full state. Full, not a delta: a lost one costs nothing."""
+
+    node: str
+    taken: float
+    interval: float
+    version: str
+    gpus: tuple[GpuSample, ...] = ()
+    received: tuple[Received, ...] = ()  # latest report and checkpoint of each job on this node
+    note: str = ""  # such as: no NVML here
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """What onesd gave a job: read by the agent for the job's environment."""
+
+    job: int
+    sizes: str = ""
+    gpus: int | None = None
+    batch: int | None = None
+    checkpoint_signal: str = "USR1"
+
+
+AGENT_PURPOSE = "ones-agent-report"
+LEASE_PURPOSE = "ones-lease"
+CTL_PURPOSE = "ones-ctl"

@@ -1,0 +1,236 @@
+"""One guard for all policies: they propose moves, it lets pass or refuses each with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ones.policies.forecast import by_id, seconds_left_on
+from ones.policies.invariants import PlanError, validate
+from ones.policies.model import MAX_WAIT, Job, JobId, Placement, Problem, Seconds
+from ones.policies.moves import Kind, Move, reconcile
+
+__all__ = [
+    "History",
+    "Kind",
+    "Limits",
+    "Move",
+    "PlanError",
+    "Refused",
+    "Verdict",
+    "check",
+    "freeze",
+    "reconcile",
+    "validate",
+]
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an operator allows, whatever the policy."""
+
+    grace: Seconds = 60.0  # a run lasts at least this long before its job may be moved
+    exempt: Seconds = 120.0  # a job this near its time limit is left to end
+    max_resizes_per_hour: int = 12  # per job, preemptions included
+    min_gain: float = 1.0  # a resize must gain this many times its cost, cost included
+    max_wait: Seconds = MAX_WAIT  # who waited longer is started first and never preempted again
+
+    def __post_init__(self) -> None:
+        if self.max_resizes_per_hour < 1:
+            raise ValueError("max_resizes_per_hour must be at least 1")
+        if min(self.grace, self.exempt, self.min_gain, self.max_wait) < 0:
+            raise ValueError("grace, exempt, min_gain and max_wait must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """When each job was resized or preempted, as far back as an hour."""
+
+    moved: Mapping[JobId, Sequence[Seconds]] = field(default_factory=dict)
+
+    def within_an_hour(self, job: JobId, now: Seconds) -> int:
+        return sum(1 for at in self.moved.get(job, ()) if now - HOUR < at <= now)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A move that isn't carried out."""
+
+    move: Move
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The moves that may be carried out, in order, and the others with the reason against each."""
+
+    allowed: tuple[Move, ...]
+    refused: tuple[Refused, ...]
+
+
+def freeze(problem: Problem, history: History, limits: Limits) -> Problem:
+    """The problem with each job fixed that `check` would refuse to move, so that plans avoid it."""
+    return replace(
+        problem,
+        jobs=tuple(
+            replace(job, fixed=reason)
+            if not job.fixed
+            and job.placement is not None
+            and (reason := _unmovable(problem, job, history, limits))
+            else job
+            for job in problem.jobs
+        ),
+    )
+
+
+def check(moves: Sequence[Move], problem: Problem, history: History, limits: Limits) -> Verdict:
+    """Sort the moves into allowed and refused; what is allowed fits together without the rest.
+
+    A refused move takes with it the moves that needed its GPUs, and the ones that would only have
+    made room for it.
+    """
+    jobs = by_id(problem.jobs)
+    starving = [
+        job
+        for job in problem.jobs
+        if job.placement is None
+        and job.startable
+        and not job.fixed
+        and job.waited > limits.max_wait
+    ]
+    refused: dict[JobId, str] = {}
+    started = {move.job for move in moves if move.kind == "start"}
+    for move in moves:
+        job = jobs.get(move.job)
+        if job is None:
+            refused[move.job] = "it did not opt in, or has ended"
+        elif reason := (
+            _against(move, job, problem, history, limits)
+            or _starves(move, job, [other for other in starving if other.id not in started])
+        ):
+            refused[move.job] = reason
+    while True:
+        allowed = [move for move in moves if move.job not in refused]
+        if fault := _overfull(allowed, problem) or _pointless(allowed, problem, limits):
+            refused[fault[0].job] = fault[1]
+        else:
+            break
+    return Verdict(
+        tuple(allowed),
+        tuple(Refused(move, refused[move.job]) for move in moves if move.job in refused),
+    )
+
+
+def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> str:
+    """Why a running job may not be moved now, whatever for; empty: it may."""
+    age = problem.now - job.started if job.started is not None else None
+    if age is not None and age < limits.grace:
+        return f"in grace for {limits.grace - age:.0f} s more"
+    if job.time_left is not None and job.time_left < limits.exempt:
+        return f"its time limit ends it in {job.time_left:.0f} s"
+    if history.within_an_hour(job.id, problem.now) >= limits.max_resizes_per_hour:
+        return f"moved {limits.max_resizes_per_hour} times within the hour"
+    return ""
+
+
+def _against(move: Move, job: Job, problem: Problem, history: History, limits: Limits) -> str:
+    """What speaks against this move alone; empty: nothing."""
+    if job.fixed:
+        return f"it is fixed: {job.fixed}"
+    if (move.kind == "start") != (job.placement is None):
+        return "it is running already" if move.kind == "start" else "it is not running"
+    if move.kind == "start":
+        return "" if job.startable else "it waits for a reason of its own"
+    if reason := _unmovable(problem, job, history, limits):
+        return reason
+    if move.kind == "preempt" and job.waited > limits.max_wait:
+        return f"it has waited {job.waited:.0f} s in all and is not preempted again"
+    outlook = problem.outlooks.get(job.id)
+    if outlook is None or job.placement is None:
+        return "nothing is known of its speed yet"
+    cost = outlook.restart_cost
+    if _grows(move, job):
+        if move.gain < (limits.min_gain - 1.0) * cost:
+            return f"would end {move.gain:.0f} s sooner; a restart costs {cost:.0f} s"
+        return ""
+    left = seconds_left_on(problem, job, job.placement)
+    if left < limits.min_gain * cost:
+        return f"about {left:.0f} s to its end; a restart costs {cost:.0f} s"
+    return ""
+
+
+def _starves(move: Move, job: Job, starving: Sequence[Job]) -> str:
+    """GPUs are kept for a job that has waited too long, as long as the plan doesn't start it."""
+    if move.target is None or (job.placement is not None and not _grows(move, job)):
+        return ""
+    for other in starving:
+        longest = other.waited >= job.waited and other.id != job.id
+        if longest and not other.nodes.isdisjoint(move.target.nodes):
+            return f"job {other.id} has waited {other.waited:.0f} s and comes first"
+    return ""
+
+
+def _grows(move: Move, job: Job) -> bool:
+    return (
+        move.target is not None
+        and job.placement is not None
+        and move.target.gpus > job.placement.gpus
+    )
+
+
+def _final(allowed: Sequence[Move], problem: Problem) -> dict[JobId, Placement]:
+    """Who holds what once these moves are done and all others left undone."""
+    held = {job.id: job.placement for job in problem.jobs if job.placement is not None}
+    for move in allowed:
+        if move.target is None:
+            held.pop(move.job, None)
+        else:
+            held[move.job] = move.target
+    return held
+
+
+def _too_full(allowed: Sequence[Move], problem: Problem) -> frozenset[str]:
+    """The nodes that would hold more than they have once these moves, and no others, are done."""
+    held = Counter[str]()
+    for placement in _final(allowed, problem).values():
+        held.update(dict(placement.gpus_on))
+    capacity = {node.name: node.gpus - node.taken if node.usable else 0 for node in problem.nodes}
+    return frozenset(name for name, gpus in held.items() if gpus > capacity.get(name, 0))
+
+
+def _overfull(allowed: Sequence[Move], problem: Problem) -> tuple[Move, str] | None:
+    """The last of the moves that take GPUs on a node which has too few of them."""
+    full = _too_full(allowed, problem)
+    jobs = by_id(problem.jobs)
+    for move in reversed(allowed):
+        before = _gpus_on(jobs[move.job].placement)
+        for name, gpus in _gpus_on(move.target).items():
+            if name in full and gpus > before.get(name, 0):
+                return move, f"node {name} has not the GPUs free that it needs"
+    return None
+
+
+def _pointless(
+    allowed: Sequence[Move], problem: Problem, limits: Limits
+) -> tuple[Move, str] | None:
+    """A move that pays only by the GPUs it frees, and frees them for nobody."""
+    jobs = by_id(problem.jobs)
+    for move in allowed:
+        job = jobs[move.job]
+        if job.placement is None or _grows(move, job):
+            continue
+        own_gain = (limits.min_gain - 1.0) * problem.outlooks[job.id].restart_cost
+        if move.kind == "resize" and move.gain > max(0.0, own_gain):
+            continue
+        after = _gpus_on(move.target)
+        freed = {name for name, gpus in job.placement.gpus_on if after.get(name, 0) < gpus}
+        if freed.isdisjoint(_too_full([other for other in allowed if other is not move], problem)):
+            return move, "nobody takes the GPUs that it would free"
+    return None
+
+
+def _gpus_on(placement: Placement | None) -> dict[str, int]:
+    return dict(placement.gpus_on) if placement else {}

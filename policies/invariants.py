@@ -1,0 +1,90 @@
+"""What must hold of every plan, checked before any of it is acted upon."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ones.policies.forecast import by_id, by_name
+from ones.policies.model import Assignment, Job, JobId, Node, Plan, Problem
+
+
+class PlanError(Exception):
+    """A plan that must not be acted upon; names the job or node at fault."""
+
+    def __init__(self, fault: str, *, job: JobId | None = None, node: str | None = None) -> None:
+        super().__init__(f"plan refused: {fault}")
+        self.job = job
+        self.node = node
+
+
+def validate(problem: Problem, plan: Plan) -> None:
+    """Raise PlanError unless the plan keeps within the cluster and each job's own terms."""
+    jobs, nodes = by_id(problem.jobs), by_name(problem.nodes)
+    for id_ in (*plan.assignments, *plan.idle):
+        if id_ not in jobs:
+            raise PlanError(f"job {id_} is not in the problem", job=id_)
+        if id_ in plan.assignments and id_ in plan.idle:
+            raise PlanError(f"job {id_} is both placed and idle", job=id_)
+    held = {job.id: job.placement for job in problem.jobs if job.placement is not None}
+    present = Counter[str]()
+    for placement in held.values():
+        present.update(dict(placement.gpus_on))
+    for id_, assignment in plan.assignments.items():
+        _check_job(jobs[id_], assignment, nodes)
+        held[id_] = assignment.placement
+    for id_ in plan.idle:
+        if held.pop(id_, None) is not None and jobs[id_].fixed:
+            raise PlanError(f"job {id_} is preempted but fixed: {jobs[id_].fixed}", job=id_)
+    wanted = Counter[str]()
+    for placement in held.values():
+        wanted.update(dict(placement.gpus_on))
+    for name, gpus in wanted.items():
+        if gpus <= present[name]:
+            continue  # nothing was added; what Slurm runs now is not ours to judge
+        node = nodes.get(name)
+        if node is None or gpus > node.gpus - node.taken:
+            have = node.gpus - node.taken if node else 0
+            raise PlanError(f"node {name} would hold {gpus} GPUs and has {have} for us", node=name)
+
+
+def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None:
+    if job.placement is None and (job.fixed or not job.startable):
+        raise PlanError(
+            f"job {job.id} may not be started: {job.fixed or 'not startable'}", job=job.id
+        )
+    if assignment.placement == job.placement:
+        if job.fixed and assignment.batch not in (None, job.batch):
+            raise PlanError(f"job {job.id} gets a new batch but is fixed: {job.fixed}", job=job.id)
+        return
+    if job.fixed:
+        raise PlanError(f"job {job.id} is moved but fixed: {job.fixed}", job=job.id)
+    placement = assignment.placement
+    if placement.shape not in job.shapes:
+        raise PlanError(
+            f"job {job.id} would get {dict(placement.gpus_on)}, which is none of its shapes "
+            f"({', '.join(map(str, job.shapes))})",
+            job=job.id,
+        )
+    for name, gpus in placement.gpus_on:
+        node = nodes.get(name)
+        if node is None or name not in job.nodes:
+            raise PlanError(f"job {job.id} may not run on node {name}", job=job.id, node=name)
+        # A job that shrinks on a node that is being drained adds nothing to it.
+        if not node.usable and gpus > dict(job.placement.gpus_on if job.placement else ()).get(
+            name, 0
+        ):
+            raise PlanError(f"job {job.id} would go to unusable node {name}", job=job.id, node=name)
+    if len({nodes[name].gpu_type for name in placement.nodes}) > 1:
+        raise PlanError(f"job {job.id} would mix GPU types", job=job.id)
+    _check_batch(job, assignment)
+
+
+def _check_batch(job: Job, assignment: Assignment) -> None:
+    batch, bounds = assignment.batch, job.batches
+    if batch is None or batch == job.batch:
+        return
+    gpus = assignment.placement.gpus
+    if bounds is None:
+        raise PlanError(f"job {job.id} keeps its own batch but would get {batch}", job=job.id)
+    if not gpus * bounds.least_per_gpu <= batch <= min(bounds.most, gpus * bounds.most_per_gpu):
+        raise PlanError(f"job {job.id} does not accept batch {batch} on {gpus} GPUs", job=job.id)

@@ -1,0 +1,181 @@
+"""What a cluster, a job and a plan are: the ground on which policies, guard and estimator stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NewType, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ones.policies.sizes import Sizes
+
+JobId = NewType("JobId", int)
+Seconds = float  # since the epoch where it is a point in time
+MAX_WAIT: Seconds = 4 * 3600.0  # by default; who waited longer comes first, whatever the policy
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """A form that one Slurm allocation can promise: the same number of GPUs on every node."""
+
+    nodes: int
+    gpus_per_node: int
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.gpus_per_node < 1:
+            raise ValueError(f"shape {self.nodes} x {self.gpus_per_node} has an empty side")
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.gpus_per_node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which nodes hold how many of a job's GPUs; sorted by node name, no empty entries."""
+
+    gpus_on: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.gpus_on]
+        if not names or names != sorted(set(names)) or any(n < 1 for _, n in self.gpus_on):
+            raise ValueError(f"placement {self.gpus_on} is empty, unsorted or has an empty node")
+
+    @classmethod
+    def of(cls, gpus_on: Mapping[str, int]) -> Placement:
+        return cls(tuple(sorted((node, gpus) for node, gpus in gpus_on.items() if gpus)))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.gpus_on)
+
+    @property
+    def gpus(self) -> int:
+        return sum(gpus for _, gpus in self.gpus_on)
+
+    @property
+    def shape(self) -> Shape | None:
+        """The uniform shape, or None where the nodes hold unequal numbers of GPUs."""
+        counts = {gpus for _, gpus in self.gpus_on}
+        return Shape(len(self.gpus_on), counts.pop()) if len(counts) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A GPU node: its GPUs (one type) and the switches above it, leaf first."""
+
+    name: str
+    gpu_type: str
+    gpus: int
+    switches: tuple[str, ...] = ()
+    usable: bool = True  # False: down, drained, reserved or stale; nothing new is placed there
+    taken: int = 0  # GPUs that jobs which did not opt in hold now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A job's batch sizes in samples per optimiser step, over all its GPUs unless per GPU."""
+
+    submitted: int  # what the script was written for (B0)
+    most_per_gpu: int  # what one GPU's memory holds
+    most: int  # the largest global batch the job accepts
+    least_per_gpu: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job that opted in and is pending or running, as Slurm and its own reports describe it."""
+
+    id: JobId
+    name: str
+    user: str
+    account: str
+    submitted: Seconds  # first submission, kept through requeues
+    sizes: Sizes
+    requested: int  # GPUs in the job's own request: its size without ONES
+    shapes: tuple[Shape, ...]  # what one allocation can promise, form and limits respected
+    nodes: frozenset[str]  # where it may run: partition, GPU type, features
+    priority: int = 0  # Slurm's; larger goes first
+    placement: Placement | None = None  # None: not running
+    batch: int | None = None  # global batch it runs with, None where it does not say
+    batches: Batch | None = None  # None: the job keeps its own batch, whatever its size
+    started: Seconds | None = None  # of the present run
+    executed: Seconds = 0.0  # run time over all runs
+    waited: Seconds = 0.0  # time spent without GPUs over all its life
+    time_left: Seconds | None = None  # until Slurm's time limit ends it
+    fixed: str = ""  # why it may not be moved now; empty: it may
+    startable: bool = True  # False: pending for a reason of its own (dependency, user's hold)
+
+
+class Speed(Protocol):
+    """Learnt speed of one job. Arrays broadcast against each other."""
+
+    def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
+        """Seconds of one optimiser step on `gpus` GPUs over `nodes` nodes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What the estimator believes of one job, and on how much evidence."""
+
+    speed: Speed
+    processed: float  # samples so far
+    alpha: float  # progress ~ Beta(alpha, beta) (ONES §4.1); mean = alpha / (alpha + beta)
+    beta: float
+    remaining: float  # expected samples still to go
+    restart_cost: Seconds  # measured, or the prior
+    epochs: float = 0.0  # of training behind it; 0 where it does not say what an epoch is
+    points: int = 0  # speed measurements behind it
+    batch: float = 1.0  # global batch of a job that names none: its family's, or single samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One round's question: who runs where, with which batch."""
+
+    now: Seconds
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    outlooks: Mapping[JobId, Outlook]
+    arrival_rate: float = 0.0  # jobs per second, recent
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a plan gives one job."""
+
+    placement: Placement
+    batch: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who runs where. A job in neither mapping is left as it is."""
+
+    assignments: Mapping[JobId, Assignment]
+    idle: Mapping[JobId, str] = field(default_factory=dict)  # job -> why it gets nothing now
+
+
+class Policy(Protocol):
+    """A scheduler. `memory` is whatever it returned last time (None at first), JSON-able."""
+
+    @property
+    def name(self) -> str: ...
+
+    def plan(
+        self, problem: Problem, memory: object, rng: np.random.Generator
+    ) -> tuple[Plan, object]: ...
+
+
+def node_order(nodes: Sequence[Node]) -> list[Node]:
+    """Nodes in topology order: by switches from the root down, then by name."""
+    return sorted(nodes, key=lambda node: (tuple(reversed(node.switches)), node.name))

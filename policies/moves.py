@@ -1,0 +1,84 @@
+"""From a plan to the fewest moves that bring it about, in an order that can be carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ones.policies.forecast import by_id, seconds_left_on
+from ones.policies.model import Assignment, Job, JobId, Placement, Plan, Problem, Seconds
+
+Kind = Literal["start", "resize", "preempt"]
+_ORDER: dict[Kind, int] = {"preempt": 0, "resize": 1, "start": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One change to one job. A resize may keep the size and change nodes or batch only."""
+
+    job: JobId
+    kind: Kind
+    target: Placement | None = None  # None: a preempt
+    batch: int | None = None  # global; None leaves it to the job
+    reason: str = ""
+    gain: Seconds = 0.0
+    """How much sooner this job itself should end, its restart paid; negative where it gives way to
+    others. 0 for a start."""
+
+
+def reconcile(problem: Problem, plan: Plan) -> list[Move]:
+    """The moves from the present placements to the plan: what frees GPUs before what takes them."""
+    jobs = by_id(problem.jobs)
+    moves = [
+        move
+        for job, assignment in plan.assignments.items()
+        if (move := _towards(problem, jobs[job], assignment)) is not None
+    ]
+    moves += [
+        Move(
+            job=job,
+            kind="preempt",
+            reason=reason,
+            gain=-problem.outlooks[job].restart_cost if job in problem.outlooks else 0.0,
+        )
+        for job, reason in plan.idle.items()
+        if jobs[job].placement is not None
+    ]
+
+    def order(move: Move) -> tuple[int, int, float, int]:
+        job = jobs[move.job]
+        grows = (
+            move.target.gpus - (job.placement.gpus if job.placement else 0) if move.target else 0
+        )
+        # Shrinks come before starts, and starts before growth: nobody waits for another's comfort.
+        rank = 3 if move.kind == "resize" and grows > 0 else _ORDER[move.kind]
+        return rank, grows if move.kind == "resize" else 0, job.submitted, job.id
+
+    return sorted(moves, key=order)
+
+
+def _towards(problem: Problem, job: Job, assignment: Assignment) -> Move | None:
+    if job.placement is None:
+        return Move(
+            job=job.id,
+            kind="start",
+            target=assignment.placement,
+            batch=assignment.batch,
+            reason=assignment.reason,
+        )
+    new_batch = assignment.batch is not None and job.batch not in (None, assignment.batch)
+    if assignment.placement == job.placement and not new_batch:
+        return None
+    gain = 0.0
+    if job.id in problem.outlooks:
+        before = seconds_left_on(problem, job, job.placement)
+        after = seconds_left_on(problem, job, assignment.placement, assignment.batch)
+        gain = before - after - problem.outlooks[job.id].restart_cost
+    return Move(
+        job=job.id,
+        kind="resize",
+        target=assignment.placement,
+        batch=assignment.batch,
+        reason=assignment.reason,
+        gain=gain,
+    )

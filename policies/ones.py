@@ -1,0 +1,223 @@
+"""ONES (SC21): an evolutionary search over who has which GPU with which local batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ones.policies.model import (
+    Assignment,
+    Floats,
+    Job,
+    JobId,
+    Plan,
+    Problem,
+)
+from ones.policies.ones_batch import BatchLimit, batch_limits
+from ones.policies.ones_decode import Decoded, assignment, decode
+from ones.policies.ones_options import Options, Settings, build, values
+from ones.policies.ones_search import (
+    NOBODY,
+    Arena,
+    Population,
+    crossover,
+    encode,
+    express,
+    fill,
+    mutate,
+    reorder,
+    repair,
+    score,
+)
+from ones.policies.ones_seed import best_sizes
+from ones.policies.placement import Room
+
+MEMORY = 1  # version of what is carried from round to round
+
+
+@dataclass(frozen=True, slots=True)
+class Ones:
+    """Refresh, crossover, mutation, fill, reorder, select; the best candidate is deployed.
+
+    The population starts from the last round's, the present schedule, and the best sizes that a
+    dynamic programme finds. Selection within the search uses one draw of each job's progress a
+    generation; what is deployed is chosen by expectation, on real nodes, restarts charged.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    name: str = "ones"
+
+    def plan(
+        self, problem: Problem, memory: object, rng: np.random.Generator
+    ) -> tuple[Plan, object]:
+        past = memory if isinstance(memory, dict) and memory.get("version") == MEMORY else {}
+        limits = batch_limits(problem, _read_limits(past))
+        assignments, idle, free = _settled(problem)
+        if not free:
+            return Plan(assignments, idle), memory
+        settled = Room.of(problem.nodes, (given.placement for given in assignments.values()))
+        options = build(problem, free, limits, self.settings)
+        arena, slots = _arena(options, settled)
+        expected = values(options, self.settings, np.ones(len(options.jobs)))
+        population = self._search(problem, arena, _recall(past, options.jobs, slots), expected, rng)
+        best = self._deploy(problem, arena, population, expected, settled)
+        for j, (job, given) in enumerate(zip(options.jobs, best.given, strict=True)):
+            if given is not None:
+                assignments[job.id] = assignment(problem, options, j, given)
+            elif not np.isfinite(options.seconds[j]).any():
+                idle[job.id] = "none of its sizes fits the usable nodes"
+            else:
+                idle[job.id] = "other jobs make more of the GPUs now"
+        state = {
+            "version": MEMORY,
+            "limits": {str(job): limit.row() for job, limit in limits.items()},
+            "nodes": slots,
+            "jobs": _genes(
+                population.only(np.arange(min(len(population), self.settings.kept))), options
+            ),
+            "local": population.local[: self.settings.kept].round(3).tolist(),
+        }
+        return Plan(assignments, idle), state
+
+    def _search(
+        self,
+        problem: Problem,
+        arena: Arena,
+        recalled: Population,
+        expected: Floats,
+        rng: np.random.Generator,
+    ) -> Population:
+        """The population after this round's generations, best first by expectation."""
+        options, settings = arena.options, self.settings
+        seeds = [options.present]
+        exact = best_sizes(expected, options.sizes, arena.capacity)
+        if exact is not None:
+            seeds.append(exact)
+        population = encode(np.stack(seeds), arena).joined(recalled)
+        population = fill(repair(population, arena), arena, expected, rng)
+        for _ in range(settings.generations if options.jobs else 0):
+            worth = values(options, settings, _draw(problem, options.jobs, rng))
+            parents = population.only(rng.integers(len(population), size=settings.population))
+            children = mutate(crossover(parents, rng), arena, settings.mutation, rng)
+            children = fill(repair(children, arena), arena, worth, rng)
+            population = population.joined(reorder(children, arena))
+            population = _select(population, arena, worth, settings.population)
+        if exact is not None:  # selection by draws may have lost it
+            population = encode(exact[None], arena).joined(population)
+        return _select(population, arena, expected, settings.population)
+
+    def _deploy(
+        self,
+        problem: Problem,
+        arena: Arena,
+        population: Population,
+        expected: Floats,
+        settled: Room,
+    ) -> Decoded:
+        """The best of the foremost candidates, and of changing nothing, on the real nodes."""
+        finalists = [arena.options.present]
+        for chosen in express(population, arena):
+            if len(finalists) > self.settings.finalists:
+                break
+            if not any((chosen == other).all() for other in finalists):
+                finalists.append(chosen)
+        decoded = [
+            decode(problem, arena.options, expected, chosen, settled, repack=repack)
+            for chosen in finalists
+            for repack in (False, True)
+        ]
+        return max(decoded, key=lambda one: one.worth)
+
+
+def _settled(problem: Problem) -> tuple[dict[JobId, Assignment], dict[JobId, str], list[Job]]:
+    """Jobs that keep what they have, jobs that can't be started, and those to decide on."""
+    usable = {node.name for node in problem.nodes if node.usable}
+    stay: dict[JobId, Assignment] = {}
+    wait: dict[JobId, str] = {}
+    free: list[Job] = []
+    for job in sorted(problem.jobs, key=lambda job: (job.submitted, job.id)):
+        if job.placement is not None and (job.fixed or not usable.issuperset(job.placement.nodes)):
+            stay[job.id] = Assignment(
+                job.placement, job.batch, job.fixed or "a node of it is not usable; left as it is"
+            )
+        elif job.placement is None and (job.fixed or not job.startable):
+            wait[job.id] = job.fixed or "waits for a reason of its own"
+        else:
+            free.append(job)
+    return stay, wait, free
+
+
+def _arena(options: Options, settled: Room) -> tuple[Arena, list[str]]:
+    """The genes: one for each GPU that isn't settled, with the name of its node."""
+    slots = [
+        (node.name, node.gpu_type)
+        for node in settled.nodes
+        for _ in range(settled.free.get(node.name, 0))
+    ]
+    home = np.full(len(slots), NOBODY, dtype=np.int64)
+    spots: dict[str, deque[int]] = defaultdict(deque)
+    for index, (name, _) in enumerate(slots):
+        spots[name].append(index)
+    for j, job in enumerate(options.jobs):
+        for name, gpus in job.placement.gpus_on if job.placement else ():
+            for _ in range(min(gpus, len(spots[name]))):
+                home[spots[name].popleft()] = j
+    kind = np.array([options.types.index(kind) for _, kind in slots], dtype=np.int64)
+    return Arena(options, kind, home), [name for name, _ in slots]
+
+
+def _draw(problem: Problem, jobs: Iterable[Job], rng: np.random.Generator) -> Floats:
+    """For each job its remaining work by one draw of rho, relative to what is expected."""
+    drawn = []
+    for job in jobs:
+        outlook = problem.outlooks[job.id]
+        rho = float(np.clip(rng.beta(outlook.alpha, outlook.beta), 1e-3, 1 - 1e-3))
+        known = outlook.processed > 0  # Y (1/rho - 1) says nothing of a job that has not run
+        work = outlook.processed * (1 / rho - 1) if known else outlook.remaining
+        drawn.append(float(np.clip(work / outlook.remaining, 0.25, 4.0)))
+    return np.array(drawn)
+
+
+def _select(population: Population, arena: Arena, worth: Floats, most: int) -> Population:
+    """The best `most` candidates, each schedule once."""
+    chosen = express(population, arena)
+    _, first = np.unique(chosen.reshape(len(chosen), -1), axis=0, return_index=True)
+    ranked = first[np.argsort(-score(chosen[first], worth), kind="stable")]
+    return population.only(ranked[:most])
+
+
+def _read_limits(past: Mapping[str, object]) -> dict[JobId, BatchLimit]:
+    rows = past.get("limits")
+    found = rows.items() if isinstance(rows, dict) else ()
+    limits = {JobId(int(job)): BatchLimit.read(row) for job, row in found}
+    return {job: limit for job, limit in limits.items() if limit is not None}
+
+
+def _genes(population: Population, options: Options) -> list[list[int]]:
+    """Job ids for indices; 0 is nobody."""
+    ids = np.array([*(job.id for job in options.jobs), 0], dtype=np.int64)
+    genes: list[list[int]] = ids[population.owner].tolist()
+    return genes
+
+
+def _recall(past: Mapping[str, object], jobs: Iterable[Job], slots: list[str]) -> Population:
+    """REFRESH: last round's candidates on this round's GPUs, without the jobs that have ended."""
+    genes, local, nodes = past.get("jobs"), past.get("local"), past.get("nodes")
+    if not (isinstance(genes, list) and isinstance(local, list) and isinstance(nodes, list)):
+        return Population(np.zeros((0, len(slots)), dtype=np.int64), np.ones((0, len(slots))))
+    spots: dict[str, deque[int]] = defaultdict(deque)
+    for index, name in enumerate(slots):
+        spots[name].append(index)
+    index_of = {job.id: j for j, job in enumerate(jobs)}
+    owner = np.full((len(genes), len(slots)), NOBODY, dtype=np.int64)
+    batch = np.ones(owner.shape)
+    for column, name in enumerate(nodes):
+        if spots[name]:
+            spot = spots[name].popleft()
+            for p in range(len(genes)):
+                owner[p, spot] = index_of.get(genes[p][column], NOBODY)
+                batch[p, spot] = local[p][column]
+    return Population(owner, batch)

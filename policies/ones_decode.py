@@ -1,0 +1,140 @@
+"""From sizes to real nodes: each chosen size becomes a shape that one allocation can promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ones.policies.forecast import seconds_left_on
+from ones.policies.model import Assignment, Floats, Ints, Placement, Problem
+from ones.policies.ones_options import Options
+from ones.policies.placement import Room
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a candidate comes to on the real nodes, and what that is worth."""
+
+    given: tuple[tuple[Placement, int | None] | None, ...]  # of each job: nodes and batch
+    worth: float
+
+
+def decode(
+    problem: Problem, options: Options, worth: Floats, chosen: Ints, room: Room, *, repack: bool
+) -> Decoded:
+    """Place a candidate's sizes, largest first; what doesn't fit becomes the next best that does.
+
+    Jobs whose choice is what they have stay where they are, unless `repack` lets them make way for
+    larger ones. Waiting jobs that the candidate left out get what is still free at the end.
+    """
+    return _Drawing(problem, options, worth, room.copy()).draw(chosen, repack=repack)
+
+
+@dataclass(slots=True)
+class _Drawing:
+    problem: Problem
+    options: Options
+    worth: Floats
+    room: Room
+    total: float = 0.0
+
+    def draw(self, chosen: Ints, *, repack: bool) -> Decoded:
+        options = self.options
+        given: list[tuple[Placement, int | None] | None] = [None] * len(options.jobs)
+        stays = (chosen == options.present).all(axis=1) & (chosen[:, 1] > 0)
+        if not repack:
+            for j in np.flatnonzero(stays):
+                given[j] = self._keep(int(j))
+        gpus = options.sizes[np.arange(len(chosen)), chosen[:, 1]]
+        for j in np.lexsort((~stays, -gpus)):
+            if gpus[j] and given[j] is None:
+                given[j] = self._place(int(j), tuple(chosen[j]), stays=bool(stays[j]))
+        for j in np.argsort(-self.worth.max(axis=(1, 2, 3)), kind="stable"):
+            if given[j] is None:
+                given[j] = self._keep_or_start(int(j))
+        return Decoded(tuple(given), self.total)
+
+    def _keep(self, j: int) -> tuple[Placement, int | None] | None:
+        job = self.options.jobs[j]
+        if job.placement is None or not self.room.fits(job.placement):
+            return None
+        self.room.take(job.placement)
+        self.total += float(self.worth[j, *self.options.present[j]])
+        return job.placement, job.batch
+
+    def _place(
+        self, j: int, choice: tuple[int, ...], *, stays: bool
+    ) -> tuple[Placement, int | None] | None:
+        """The chosen size, else smaller ones of the same type, else what the job has now."""
+        if stays and (kept := self._keep(j)):
+            return kept
+        t, k, level = choice
+        for smaller in range(k, 0, -1):
+            if smaller != k or not np.isfinite(self.worth[j, t, k, level]):
+                level = int(self.worth[j, t, smaller].argmax())
+            if np.isfinite(self.worth[j, t, smaller, level]) and (
+                placed := self._put(j, t, smaller, level)
+            ):
+                return placed
+        return None
+
+    def _keep_or_start(self, j: int) -> tuple[Placement, int | None] | None:
+        """A job that was left out keeps what it has or takes what is free, if that's worth more."""
+        nothing = float(self.worth[j, 0, 0, 0])
+        if kept := self._keep(j):
+            return kept
+        for t, k in self._by_worth(j):
+            if self.worth[j, t, k].max() <= nothing:
+                break
+            if placed := self._put(j, t, k, int(self.worth[j, t, k].argmax())):
+                return placed
+        self.total += nothing
+        return None
+
+    def _by_worth(self, j: int) -> Iterator[tuple[int, int]]:
+        best = self.worth[j].max(axis=2)
+        free = sum(self.room.free.values())
+        for index in np.argsort(-best, axis=None, kind="stable"):
+            t, k = (int(part) for part in np.unravel_index(index, best.shape))
+            if k and np.isfinite(best[t, k]) and self.options.sizes[j, k] <= free:
+                yield t, k
+
+    def _put(self, j: int, t: int, k: int, level: int) -> tuple[Placement, int | None] | None:
+        options, job = self.options, self.options.jobs[j]
+        shapes = options.shapes.get((j, t, k), [])
+        placement = self.room.place_job(job, shapes, gpu_type=options.types[t])
+        if placement is None:
+            return None
+        self.room.take(placement)
+        batch = int(options.batch[j, t, k, level]) if job.batches else job.batch
+        if placement == job.placement and batch == job.batch:
+            self.total += float(self.worth[j, *options.present[j]])
+            return placement, batch
+        worth = float(self.worth[j, t, k, level])
+        moved = (t, k, level) == tuple(options.present[j])
+        if moved:  # the table has it uncharged, as a job that stays
+            worth *= max(0.0, 1.0 - options.cost[j] / options.horizon)
+        if moved or placement.shape != shapes[0]:
+            actual = seconds_left_on(self.problem, job, placement, batch)
+            worth *= float(options.seconds[j, t, k, level]) / max(actual, 1e-6)
+        self.total += worth
+        return placement, batch
+
+
+def assignment(
+    problem: Problem, options: Options, j: int, given: tuple[Placement, int | None]
+) -> Assignment:
+    """A decoded choice with its reason in words."""
+    job, (placement, batch) = options.jobs[j], given
+    after = seconds_left_on(problem, job, placement, batch)
+    if job.placement is None:
+        return Assignment(placement, batch, f"starts on {placement.gpus} GPUs, about {after:.0f} s")
+    before = seconds_left_on(problem, job, job.placement)
+    if (placement, batch) == (job.placement, job.batch):
+        return Assignment(placement, batch, f"stays, about {before:.0f} s left")
+    now, then = job.placement.gpus, placement.gpus
+    change = "moves on" if now == then else "grows" if now < then else "shrinks"
+    why = f"{change} {now} to {then} GPUs, about {before:.0f} to {after:.0f} s left"
+    return Assignment(placement, batch, why if after < before else f"{why}, for others")

@@ -1,0 +1,253 @@
+"""The evolutionary search of ONES (§4.3) over one gene per GPU: the job there, its local batch.
+
+A candidate is a row of `owner` (job index or -1) and `local` (samples per step on that GPU). What
+it stands for is read off by `express`: a job has the GPUs of the type on which it has most, cut to
+the largest size it accepts, and the batch nearest to the sum of its genes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ones.policies.model import Floats, Ints
+from ones.policies.ones_options import NONE, Bools, Options
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """P candidates over G GPUs."""
+
+    owner: Ints  # [P, G]
+    local: Floats  # [P, G]
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+    def joined(self, other: Population) -> Population:
+        return Population(
+            np.concatenate([self.owner, other.owner]), np.concatenate([self.local, other.local])
+        )
+
+    def only(self, rows: Ints) -> Population:
+        return Population(self.owner[rows], self.local[rows])
+
+    def copy(self) -> Population:
+        return Population(self.owner.copy(), self.local.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The GPUs to be given out, in topology order.
+
+    Which node of a type a gene stands for matters only for whose it is now: real nodes, and jobs
+    that may use but some of them, are the placement's business.
+    """
+
+    options: Options
+    kind: Ints  # [G] type index
+    home: Ints  # [G] whose GPU it is now, or -1
+
+    @property
+    def capacity(self) -> Ints:
+        return np.bincount(self.kind, minlength=len(self.options.types))
+
+
+def express(population: Population, arena: Arena) -> Ints:
+    """[P, J, 3]: type, size and batch index that each candidate gives each job."""
+    options = arena.options
+    jobs, types = len(options.jobs), len(options.types)
+    rows = np.arange(len(population))[:, None]
+    owned = population.owner >= 0
+    cell = (rows * jobs + population.owner) * types + arena.kind
+    shape = (len(population), jobs, types)
+    gpus = np.bincount(cell[owned], minlength=int(np.prod(shape))).reshape(shape)
+    samples = np.bincount(
+        cell[owned], weights=population.local[owned], minlength=int(np.prod(shape))
+    ).reshape(shape)
+    kind = gpus.argmax(axis=2)
+    each = np.arange(jobs)
+    at = np.arange(len(population))[:, None], each, kind
+    offered: Bools = np.logical_or.reduce(np.isfinite(options.seconds), axis=3)  # [J, T, K]
+    offered[:, :, 0] = True
+    within: Bools = (options.sizes[None] <= gpus[at][..., None]) & offered[each, kind]
+    size = within.shape[2] - 1 - within[..., ::-1].argmax(axis=2)
+    wanted = samples[at] / np.maximum(gpus[at], 1) * np.maximum(_count(options, size), 1)
+    choices = options.batch[each, kind, size]  # [P, J, L]
+    off = np.abs(np.log(choices / np.maximum(wanted, 1e-9)[..., None]))
+    off = np.where(np.isfinite(options.seconds[each, kind, size]), off, np.inf)
+    return np.stack([kind, size, off.argmin(axis=2)], axis=2)
+
+
+def encode(chosen: Ints, arena: Arena) -> Population:
+    """Genes for expressed candidates [P, J, 3]; jobs keep the GPUs they have where they can."""
+    options = arena.options
+    owner = np.full((len(chosen), len(arena.kind)), NOBODY, dtype=np.int64)
+    local = np.ones(owner.shape)
+    for p, candidate in enumerate(chosen):
+        gpus = _count(options, candidate[:, 1])
+        kept = gpus[arena.home] * (arena.home >= 0)  # jobs that keep nothing give up their GPUs
+        for j in np.argsort(-gpus, kind="stable"):
+            if gpus[j] == 0:
+                break
+            t, k, level = candidate[j]
+            free = (owner[p] == NOBODY) & (arena.kind == t)
+            # Its own GPUs first, then those of nobody, then those of jobs that are cut.
+            first = np.where(arena.home == j, 0, np.where(kept > 0, 2, 1))
+            spots = np.flatnonzero(free)
+            spots = spots[np.argsort(first[spots], kind="stable")][: gpus[j]]
+            owner[p, spots] = j
+            local[p, spots] = options.batch[j, t, k, level] / gpus[j]
+    return Population(owner, local)
+
+
+def crossover(parents: Population, rng: np.random.Generator) -> Population:
+    """Uniform: pairs of parents swap each gene with probability 1/2; two children a pair."""
+    count = len(parents)
+    mothers, fathers = rng.permutation(count), rng.permutation(count)
+    swap = rng.random(parents.owner.shape) < 0.5
+    return Population(
+        np.where(swap, parents.owner[mothers], parents.owner[fathers]),
+        np.where(swap, parents.local[mothers], parents.local[fathers]),
+    )
+
+
+def mutate(
+    population: Population, arena: Arena, chance: float, rng: np.random.Generator
+) -> Population:
+    """Uniform: with this chance a job loses all its genes, or its local batch doubles or halves."""
+    jobs = len(arena.options.jobs)
+    rows = np.arange(len(population))[:, None]
+    stopped = rng.random((len(population), jobs + 1)) < chance
+    factor = rng.choice(
+        np.array([0.5, 1.0, 2.0]),
+        (len(population), jobs + 1),
+        p=[chance / 2, 1 - chance, chance / 2],
+    )
+    stopped[:, NOBODY] = False
+    owner = np.where(stopped[rows, population.owner], NOBODY, population.owner)
+    return Population(owner, population.local * factor[rows, population.owner])
+
+
+def repair(population: Population, arena: Arena) -> Population:
+    """Genes that `express` does not count are emptied; the others take the batch it reads."""
+    options = arena.options
+    chosen = express(population, arena)
+    rows = np.arange(len(population))[:, None]
+    owner = population.owner.copy()
+    j = np.maximum(owner, 0)
+    kind, size, level = (chosen[rows, j, part] for part in range(3))
+    gpus = options.sizes[j, size]
+    owner[(owner >= 0) & (kind != arena.kind)] = NOBODY
+    owner[(owner >= 0) & (_rank(owner) >= gpus)] = NOBODY
+    local = options.batch[j, kind, size, level] / np.maximum(gpus, 1)
+    return Population(owner, np.where(owner >= 0, local, 1.0))
+
+
+def fill(
+    population: Population, arena: Arena, worth: Floats, rng: np.random.Generator
+) -> Population:
+    """Gives empty GPUs to the jobs that gain most by them, started or enlarged, roulette-like.
+
+    Candidates fill side by side, one job each a step, until nobody gains any more.
+    """
+    options = arena.options
+    jobs, types = len(options.jobs), len(options.types)
+    if jobs == 0:
+        return population
+    best = worth.max(axis=3)  # [J, T, K]
+    level = worth.argmax(axis=3)
+    steps = [_steps(best, options, far=far) for far in (True, False)]
+    owner, local = population.owner.copy(), population.local.copy()
+    live = np.arange(len(population))
+    each = np.arange(jobs)
+    while len(live):
+        chosen = express(Population(owner[live], local[live]), arena)
+        empty = np.stack(
+            [((owner[live] == NOBODY) & (arena.kind == t)).sum(axis=1) for t in range(types)], 1
+        )
+        kind, size = chosen[..., 0], chosen[..., 1]
+        waiting = size == 0
+        # A job grows on the type it has; one that has nothing may start on any.
+        mine = (np.arange(types) == kind[..., None]) | waiting[..., None]
+        gain = np.full((*kind.shape, types), -np.inf)
+        to = np.zeros(gain.shape, dtype=np.int64)
+        for rate, target in steps:
+            r = rate[each, :, size]  # [P, J, T]
+            k = target[each, :, size]
+            need = options.sizes[each[:, None], k] - _count(options, size)[..., None]
+            fits = mine & (need <= empty[:, None, :]) & (r > 1e-12) & (r > gain)
+            gain, to = np.where(fits, r, gain), np.where(fits, k, to)
+        noisy = (gain * rng.uniform(1.0, 1.3, gain.shape)).reshape(len(live), -1)
+        pick = noisy.argmax(axis=1)
+        able = np.isfinite(noisy[np.arange(len(live)), pick])
+        live, pick, to, size = live[able], pick[able], to[able], size[able]
+        for row, p in enumerate(live):
+            j, t = divmod(int(pick[row]), types)
+            larger = int(to[row, j, t])
+            size_now, size_then = options.sizes[j, [size[row, j], larger]]
+            spots = np.flatnonzero((owner[p] == NOBODY) & (arena.kind == t))
+            owner[p, spots[: size_then - size_now]] = j
+            batch = options.batch[j, t, larger, level[j, t, larger]]
+            local[p, owner[p] == j] = batch / size_then
+    return Population(owner, local)
+
+
+def reorder(population: Population, arena: Arena) -> Population:
+    """Each job's GPUs side by side, in the order in which jobs first appear; types stay apart."""
+    owner, local = population.owner, population.local
+    rows = np.arange(len(population))[:, None]
+    count = owner.shape[1]
+    first = np.full((len(population), len(arena.options.jobs) + 1), count)
+    for g in reversed(range(count)):
+        first[np.arange(len(population)), owner[:, g]] = g
+    first[:, NOBODY] = count
+    key = first[rows, owner]
+    out_owner, out_local = owner.copy(), local.copy()
+    for t in range(len(arena.options.types)):
+        spots = np.flatnonzero(arena.kind == t)
+        order = spots[np.argsort(key[:, spots], axis=1, kind="stable")]
+        out_owner[:, spots], out_local[:, spots] = owner[rows, order], local[rows, order]
+    return Population(out_owner, out_local)
+
+
+def score(chosen: Ints, worth: Floats) -> Floats:
+    """[P] the summed worth of expressed candidates."""
+    each = np.arange(chosen.shape[1])
+    return np.asarray(worth[each, chosen[..., 0], chosen[..., 1], chosen[..., 2]].sum(axis=1))
+
+
+def _count(options: Options, size: Ints) -> Ints:
+    """GPUs of size indices [..., J]."""
+    gpus = options.sizes[np.arange(len(options.jobs)), size]
+    return np.where(gpus == NONE, 0, gpus)
+
+
+def _rank(owner: Ints) -> Ints:
+    """[P, G] how many genes of the same job stand before each."""
+    order = np.argsort(owner, axis=1, kind="stable")
+    ordered = np.take_along_axis(owner, order, axis=1)
+    index = np.broadcast_to(np.arange(owner.shape[1]), owner.shape)
+    new = np.ones(owner.shape, dtype=np.bool_)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    rank = np.empty_like(owner)
+    np.put_along_axis(
+        rank, order, index - np.maximum.accumulate(np.where(new, index, 0), axis=1), axis=1
+    )
+    return rank
+
+
+def _steps(best: Floats, options: Options, *, far: bool) -> tuple[Floats, Ints]:
+    """[J, T, K] the gain per GPU of the best (`far`) or the next larger size, and that size."""
+    count = best.shape[2]
+    more = (options.sizes[:, None, :] - options.sizes[:, :, None])[:, None].astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = (best[:, :, None, :] - best[:, :, :, None]) / more  # [J, T, from, to]
+    upwards = np.triu(np.ones((count, count), dtype=np.bool_), 1)
+    possible = upwards & np.isfinite(best)[:, :, None, :] & np.isfinite(best)[:, :, :, None]
+    rate = np.where(possible, rate, -np.inf)
+    to = rate.argmax(axis=3) if far else possible.argmax(axis=3)
+    return np.take_along_axis(rate, to[..., None], axis=3)[..., 0], to

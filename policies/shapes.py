@@ -1,0 +1,58 @@
+"""Which shapes one Slurm allocation can promise a job: nodes x GPUs per node, uniform."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ones.policies.model import Shape
+from ones.policies.sizes import Sizes
+
+SPREAD = 2  # a shape may use this many times the fewest nodes that could hold its GPUs
+
+
+def realisable(
+    sizes: Sizes,
+    gpus_per_node: Sequence[int],
+    *,
+    per_node_fixed: int | None = None,
+    node_limits: tuple[int, int] | None = None,
+) -> tuple[Shape, ...]:
+    """The shapes of each accepted size on nodes with these GPU counts, fewest nodes first.
+
+    `per_node_fixed` is set where the job's form fixes its GPUs per node (--gpus-per-node);
+    `node_limits` are the fewest and most nodes that its form or partition allows. Of each size the
+    shape with the fewest nodes comes first; wider ones follow, for fragmented clusters. Thin
+    spreads, such as 5 x 1 on nodes of 4 GPUs, are left out unless the job has no other shape.
+    """
+    fewest, most = node_limits or (1, len(gpus_per_node))
+    shapes: list[Shape] = []
+    thin: list[Shape] = []
+    largest = max(gpus_per_node, default=0)
+    for gpus in sizes:
+        if gpus > sum(gpus_per_node):
+            break
+        for per_node in range(min(gpus, largest), 0, -1):
+            if gpus % per_node or per_node_fixed not in (None, per_node):
+                continue
+            count = gpus // per_node
+            holding = sum(1 for have in gpus_per_node if have >= per_node)
+            if not fewest <= count <= min(most, holding):
+                continue
+            tight = count <= SPREAD * -(-gpus // largest) or per_node == per_node_fixed
+            (shapes if tight or fewest > 1 else thin).append(Shape(count, per_node))
+    return tuple(shapes or thin)
+
+
+def shapes_by_size(shapes: Sequence[Shape]) -> dict[int, list[Shape]]:
+    """The shapes of each GPU count, fewest nodes first; counts ascending."""
+    sizes: dict[int, list[Shape]] = {}
+    for shape in sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes)):
+        sizes.setdefault(shape.gpus, []).append(shape)
+    return sizes
+
+
+def size_as_requested(shapes: Sequence[Shape], requested: int) -> int | None:
+    """The realisable size nearest to the job's own request, the smaller one first."""
+    sizes = sorted({shape.gpus for shape in shapes})
+    below = [size for size in sizes if size <= requested]
+    return below[-1] if below else next(iter(sizes), None)

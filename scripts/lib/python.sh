@@ -1,0 +1,46 @@
+# shellcheck shell=bash
+# The host's Python environment for developers and tests. Needs docker.sh for its messages.
+
+environment=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/.venv
+
+# ensure_python: an up-to-date environment with the working tree installed in it.
+ensure_python() {
+    local python wanted stamp=$environment/installed
+    python=$(find_python) || {
+        on_debian_as_root || die "Python 3.11 or newer with venv is needed; install python3 and python3-venv"
+        say "installing python3 and python3-venv with apt-get"
+        apt_install python3 python3-venv
+        python=$(find_python) || die "Debian's python3 is older than 3.11; use Debian 12 or newer"
+    }
+    wanted=$(sha256sum setup.cfg pyproject.toml)
+    if [[ ! -e $stamp ]] || [[ $(< "$stamp") != "$wanted" ]]; then
+        say "setting up $environment"
+        "$python" -m venv "$environment"
+        "$environment/bin/pip" install --quiet --disable-pip-version-check --editable '.[test]'
+        echo "$wanted" > "$stamp"
+    fi
+}
+
+# find_python: the first interpreter that is new enough and can make environments.
+find_python() {
+    local candidate
+    for candidate in python3 python3.13 python3.12 python3.11; do
+        if "$candidate" -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+# check_types: mypy sees the rooms under the names that they are installed by.
+check_types() {
+    local tree=build/types/ones room
+    mkdir -p "$tree"
+    for room in policies estimator slurm_ext daemon; do
+        ln -sfn "../../../$room" "$tree/$room"
+    done
+    (cd build/types && MYPYPATH=. "$environment/bin/mypy" --config-file ../../setup.cfg \
+        --namespace-packages --explicit-package-bases -p ones.policies -p ones.estimator \
+        -p ones.slurm_ext -p ones.daemon)
+}

@@ -1,0 +1,20 @@
+"""What can go wrong with Slurm, each keeping its parts."""
+
+from __future__ import annotations
+
+
+class OnesError(Exception):
+    """The root of our errors; its text is one line that names the fault and the next step."""
+
+
+class SlurmError(OnesError):
+    """A Slurm command failed, was refused or did not answer in time."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"{command}: {reason}")
+        self.command = command
+        self.reason = reason
+
+
+class SlurmUnreachable(SlurmError):
+    """slurmctld does not answer."""

@@ -1,0 +1,378 @@
+--[[
+ONES for Slurm at submission: checks what a job says with --elastic against its own request, marks
+the job where its user can't change the mark, makes it requeueable, and holds it for onesd while
+onesd is alive. Jobs without --elastic are not touched.
+
+Install as job_submit.lua beside slurm.conf, with JobSubmitPlugins=lua. A site that has a
+job_submit.lua of its own copies this file to /etc/slurm/ones.lua and adds to its own:
+
+    local ones = dofile("/etc/slurm/ones.lua")                -- at the top
+
+    function slurm_job_submit(job_desc, part_list, submit_uid)
+        ... the site's own rules ...
+        return ones.submit(job_desc, part_list, submit_uid)   -- last, so that it sees the final job
+    end
+
+    function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+        ... the site's own rules ...
+        return ones.modify(job_desc, job_rec, part_list, modify_uid)
+    end
+
+slurmctld reads job_submit.lua again when it changes; after a change of ones.lua, touch it.
+
+An error in this file refuses nobody: it is logged and the job passes as a plain one.
+]]
+
+local ones = {}
+
+-- Another path is for tests only.
+local HEARTBEAT = ONES_HEARTBEAT or "/run/ones/heartbeat"
+
+local MARK = "ONES1:"      -- as in slurm_ext/snapshot.py
+local LONGEST_TEXT = 256   -- as in policies/sizes.py
+local MOST_GPUS = 65536    -- as in policies/sizes.py
+local LONGEST_HEARTBEAT = 65536
+local CLOCK_SKEW = 60      -- seconds that a heartbeat may lie in the future
+
+-- Slurm gives every unset number one of these; which one depends on the field's width.
+local UNSET = { [0xfffe] = true, [0xffff] = true, [0xfffffffe] = true, [0xffffffff] = true }
+
+local function number(value)
+    if type(value) ~= "number" or UNSET[value] or value < 0 or value > 0xffffffff then
+        return nil
+    end
+    return math.floor(value)
+end
+
+-- A refusal travels as an error with this shape; any other error is a fault of ours.
+local function refuse(text, ...)
+    error({ refusal = string.format(text, ...) }, 0)
+end
+
+-- How the option stood on the command line.
+local function shown(text)
+    return text == "" and "" or "=" .. text
+end
+
+-- Read `4`, `2-16`, `4-16:4` or `1,2,4,8` as policies/sizes.py does, with the same words.
+-- Returns the set of sizes and the same sizes in ascending order.
+local function parse_sizes(text)
+    if #text > LONGEST_TEXT then
+        refuse("--elastic: sizes are longer than %d characters; use a range such as 2-16", LONGEST_TEXT)
+    end
+    local set, named = {}, 0
+    for part in (text .. ","):gmatch("([^,]*),") do
+        local least, rest = part:match("^(%d+)(.*)$")
+        local most, step = least, "1"
+        if rest and rest ~= "" then
+            most, rest = rest:match("^%-(%d+)(.*)$")
+            if rest and rest ~= "" then
+                step = rest:match("^:(%d+)$")
+            end
+        end
+        if not (least and most and step) or math.max(#least, #most, #step) > 9 then
+            refuse("--elastic: sizes '%s': '%s' is not a size; use 2-16 or 1,2,4,8", text, part)
+        end
+        least, most, step = tonumber(least), tonumber(most), tonumber(step)
+        if math.min(least, most, step) < 1 then
+            refuse("--elastic: sizes '%s': '%s' has a zero; sizes start at 1 GPU", text, part)
+        elseif least > most then
+            refuse("--elastic: sizes '%s': '%s' runs backwards; use %d-%d", text, part, most, least)
+        elseif most > MOST_GPUS then
+            refuse("--elastic: sizes '%s': '%s' is more than %d GPUs", text, part, MOST_GPUS)
+        end
+        named = named + math.floor((most - least) / step) + 1
+        if named > MOST_GPUS then
+            refuse("--elastic: sizes '%s' repeat themselves; use a range such as 2-16", text)
+        end
+        for count = least, most, step do
+            set[count] = true
+        end
+    end
+    local counts = {}
+    for count in pairs(set) do
+        counts[#counts + 1] = count
+    end
+    table.sort(counts)
+    return set, counts
+end
+
+-- The sizes as policies/sizes.py writes them, unless that is a list longer than `instead`.
+local function write_sizes(counts, instead)
+    local first, last = counts[1], counts[#counts]
+    if #counts == 1 then
+        return string.format("%d", first)
+    end
+    local step = counts[2] - first
+    local even = #counts > 2 or step == 1
+    for index = 2, #counts do
+        even = even and counts[index] - counts[index - 1] == step
+    end
+    if even then
+        return string.format(step > 1 and "%d-%d:%d" or "%d-%d", first, last, step)
+    end
+    local list = table.concat(counts, ",")
+    return #list <= #instead and list or instead
+end
+
+-- The GPUs that a TRES string such as gres/gpu:v100:4 or gres/gpu=2 asks for, and their type.
+local function gpus_in(tres, option)
+    local total, kind
+    for item in (tres or ""):gmatch("[^,]+") do
+        local rest = item:gsub("^gres[/:]", ""):match("^gpu(.*)$")
+        if rest and (rest == "" or rest:match("^[:=]")) then
+            local this, count = rest:match("^:([^:=]+)[:=](%d+)$")
+            count = count or rest:match("^[:=](%d+)$")
+            if not count then
+                this, count = rest:match("^:([^:=]+)$"), "1"
+                if rest ~= "" and not this then
+                    refuse("--elastic: can't read '%s' of %s; write a number of GPUs, e.g. gpu:4", item, option)
+                end
+            end
+            if total and kind ~= this then
+                refuse("--elastic: '%s' asks for two types of GPU, but an elastic job runs on one; "
+                    .. "name one type, e.g. --gres=gpu:%s:4", tres, this or kind)
+            end
+            total, kind = (total or 0) + tonumber(count), this
+        end
+    end
+    return total, kind
+end
+
+-- What the job asks for without us: GPUs at its fewest and at its most nodes, and their type.
+local function own_request(job)
+    local least_nodes = number(job.min_nodes) or 0
+    local tasks, per_node = number(job.num_tasks) or 0, number(job.ntasks_per_node) or 0
+    if least_nodes < 1 then
+        least_nodes = (tasks > 0 and per_node > 0) and math.ceil(tasks / per_node) or 1
+    end
+    local most_nodes = math.max(least_nodes, number(job.max_nodes) or least_nodes)
+
+    if gpus_in(job.tres_per_socket, "--gpus-per-socket") then
+        refuse("--elastic can't resize a job that asks by --gpus-per-socket; use --gpus-per-node or --gpus")
+    end
+    local gpus, kind = gpus_in(job.tres_per_job, "--gpus")
+    if gpus then
+        return gpus, gpus, 0, kind
+    end
+    gpus, kind = gpus_in(job.tres_per_node, "--gres or --gpus-per-node")
+    if gpus then
+        return gpus * least_nodes, gpus * most_nodes, gpus, kind
+    end
+    gpus, kind = gpus_in(job.tres_per_task, "--gpus-per-task")
+    if gpus then
+        if tasks < 1 then
+            tasks = least_nodes * math.max(per_node, 1)
+        end
+        return gpus * tasks, gpus * tasks, 0, kind
+    end
+    return 0, 0, 0, nil
+end
+
+-- What onesd last said, or nil where it said nothing that can be read:
+-- hold (whether to hold new jobs now) and the GPUs of each partition.
+local function read_heartbeat(now)
+    local file = io.open(HEARTBEAT, "r")
+    local text = file and file:read(LONGEST_HEARTBEAT)
+    if file then
+        file:close()
+    end
+    if not text or not text:match("^ones%-heartbeat 1\n") then
+        return nil
+    end
+    local time = tonumber(text:match("\ntime ([%d.]+)\n"))
+    local lifetime = tonumber(text:match("\nlifetime ([%d.]+)\n"))
+    local said = { hold = false, partitions = {} }
+    if time and lifetime and text:match("\nhold yes\n") then
+        said.hold = now - time <= lifetime and time - now <= CLOCK_SKEW
+    end
+    for name, total, types in text:gmatch("\npartition (%S+) (%d+) ?([^\n]*)") do
+        local partition = { total = tonumber(total), types = {} }
+        for kind, count in types:gmatch("([^,=%s]+)=(%d+)") do
+            partition.types[kind] = tonumber(count)
+        end
+        said.partitions[name] = partition
+    end
+    return said
+end
+
+-- The partitions that the job may run in: what it names, else the default.
+local function partitions_of(job, part_list)
+    local names = {}
+    for name in (job.partition or ""):gmatch("[^,]+") do
+        names[#names + 1] = name
+    end
+    if #names == 0 then
+        for name, partition in pairs(part_list or {}) do
+            if partition.flag_default == 1 then
+                names[#names + 1] = name
+            end
+        end
+    end
+    return names
+end
+
+-- Refuse sizes that none of the job's partitions can hold, as far as onesd has said what they have.
+local function check_partition(job, part_list, heartbeat, text, counts, kind)
+    local names, most = partitions_of(job, part_list), -1
+    for _, name in ipairs(names) do
+        local partition = heartbeat and heartbeat.partitions[name]
+        if not partition then
+            return
+        end
+        most = math.max(most, kind and next(partition.types) and (partition.types[kind] or 0) or partition.total)
+    end
+    if most < 0 or counts[#counts] <= most then
+        return
+    end
+    local fitting = {}
+    for index, count in ipairs(counts) do
+        fitting[index] = count <= most and count or nil
+    end
+    refuse("--elastic%s: up to %d GPUs, but partition %s has %d%s; %s", shown(text), counts[#counts],
+        table.concat(names, ","), most, kind and " of type " .. kind or "",
+        #fitting > 0 and "use --elastic=" .. write_sizes(fitting, "1-" .. most)
+            or "choose another partition")
+end
+
+-- Refuse kinds of jobs that onesd can't move.
+local function check_kind(job)
+    if number(job.het_job_offset) then
+        refuse("--elastic can't resize a heterogeneous job: Slurm starts its parts together at fixed "
+            .. "sizes; submit one job of one kind")
+    end
+    if not job.script or job.script == "" then
+        refuse("--elastic is for batch jobs: an interactive job can't be requeued; "
+            .. "put the commands in a script and use sbatch --elastic")
+    end
+    if job.array_inx and job.array_inx ~= "" then
+        refuse("--elastic can't resize a job array: Slurm keeps one size for all its waiting tasks; "
+            .. "submit single jobs, e.g. for i in 1 2 3; do sbatch --elastic SCRIPT $i; done")
+    end
+    if number(job.requeue) == 0 then
+        refuse("--elastic resizes a job by requeueing it, which --no-requeue forbids; drop one of the two")
+    end
+    if job.req_nodes and job.req_nodes ~= "" then
+        refuse("--elastic leaves the choice of nodes to onesd, which --nodelist=%s forbids; "
+            .. "use --exclude or --constraint instead", job.req_nodes)
+    end
+end
+
+-- The value of --elastic: "" for a bare one, nil without one.
+-- Slurm hands the SPANK environment over as a list of NAME=VALUE, some versions as a map.
+local function elastic_value(job)
+    for key, entry in pairs(job.spank_job_env or {}) do
+        if key == "ELASTIC" then
+            return tostring(entry)
+        end
+        local value = type(entry) == "string" and entry:match("^ELASTIC=(.*)$")
+        if value then
+            return value
+        end
+    end
+    return nil
+end
+
+-- Decide on an elastic job; returns what to write. Refuses by raising, changes nothing.
+local function assess(job, part_list, value)
+    check_kind(job)
+    local text = value == "(null)" and "" or value
+    local request, most, per_node, kind = own_request(job)
+    if text ~= "" then
+        parse_sizes(text)  -- so that a bad value is named before anything else
+    end
+    if request < 1 then
+        refuse("--elastic%s: the job asks for no GPUs; say how many it would have without it, "
+            .. "e.g. --gpus=4 or --gres=gpu:4", shown(text))
+    end
+    local set, counts = parse_sizes(text ~= "" and text or string.format("1-%d", most))
+    if not set[request] then
+        local low, high = math.min(counts[1], request), math.max(counts[#counts], request)
+        refuse("--elastic=%s: the job itself asks for %d GPUs, which is not one of these sizes; "
+            .. "ask for %d, or use --elastic=%d-%d", text, request,
+            request > counts[#counts] and counts[#counts] or counts[1], low, high)
+    end
+    for gpus = request, most, math.max(per_node, 1) do
+        if not set[gpus] then
+            refuse("--elastic=%s: Slurm may start the job with %d GPUs (its --nodes is a range), which is "
+                .. "not one of these sizes; give one number of nodes", text, gpus)
+        end
+    end
+    local now = os.time()
+    local heartbeat = read_heartbeat(now)
+    check_partition(job, part_list, heartbeat, text, counts, kind)
+
+    -- A job that its user holds, begins later or lets wait for another job is not held by us: Slurm
+    -- starts it when its user said, at its own size, and onesd may resize it from there. (Slurm does
+    -- not look at the dependency of a held job: nobody would see that it may start.)
+    local waits = number(job.priority) == 0 or (number(job.begin_time) or 0) > now
+        or (job.dependency or "") ~= ""
+    local held = not waits and heartbeat ~= nil and heartbeat.hold
+    return { sizes = write_sizes(counts, text), request = request, held = held }
+end
+
+local function admit(job, part_list)
+    local comment = job.admin_comment or ""
+    if comment:sub(1, #MARK) == MARK then
+        comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
+        job.admin_comment = ""
+    end
+    local value = elastic_value(job)
+    if not value then
+        return
+    end
+    local verdict = assess(job, part_list, value)
+    local mark = string.format("%ssizes=%s;request=%d;held=%d", MARK, verdict.sizes, verdict.request,
+        verdict.held and 1 or 0)
+    job.admin_comment = comment == "" and mark or mark .. " " .. comment
+    job.requeue = 1
+    if verdict.held then
+        job.priority = 0
+    end
+    if job.environment then
+        job.environment.SLURM_ELASTIC = verdict.sizes
+    end
+end
+
+-- For slurm_job_submit. Never raises.
+function ones.submit(job_desc, part_list, _)
+    local ok, fault = pcall(admit, job_desc, part_list)
+    if ok then
+        return slurm.SUCCESS
+    end
+    if type(fault) == "table" and fault.refusal then
+        slurm.log_user("%s", fault.refusal)
+        return slurm.ERROR
+    end
+    slurm.log_error("ones: the job passes as a plain one, because job_submit.lua failed: %s", tostring(fault))
+    return slurm.SUCCESS
+end
+
+-- An administrator who writes an AdminComment on an elastic job must not unmark it by that: the mark
+-- stays in front. An empty AdminComment takes it away, which makes the job a plain one.
+local function keep_mark(job_desc, job_rec)
+    local comment, before = job_desc.admin_comment, job_rec.admin_comment or ""
+    if not comment or comment == "" or before:sub(1, #MARK) ~= MARK or comment:sub(1, #MARK) == MARK then
+        return
+    end
+    job_desc.admin_comment = before:match("^%S+") .. " " .. comment
+end
+
+-- For slurm_job_modify. Never raises and refuses nothing: a user may change his own job.
+function ones.modify(job_desc, job_rec, _, _)
+    local ok, fault = pcall(keep_mark, job_desc, job_rec)
+    if not ok then
+        slurm.log_error("ones: job_submit.lua failed at an update: %s", tostring(fault))
+    end
+    return slurm.SUCCESS
+end
+
+-- The hooks that slurmctld looks for, unless the site has its own.
+if not slurm_job_submit then
+    slurm_job_submit = ones.submit
+end
+if not slurm_job_modify then
+    slurm_job_modify = ones.modify
+end
+
+return ones

@@ -1,0 +1,168 @@
+# cython: language_level=3
+"""Jobs, nodes and switches as plain values, each as Slurm sent it.
+
+PySlurm's own attributes lose some: `Job.state` hides the state under a flag such as COMPLETING,
+`tres_per_*` drops counts written with a colon, a job named "None" has no name, and a name that is
+not UTF-8 raises. Compiled into PySlurm, because only it knows where Slurm's structs are.
+"""
+
+from libc.stdint cimport int32_t, uint32_t
+from libc.stdio cimport FILE, fclose
+from libc.stdlib cimport free
+
+from pyslurm cimport slurm
+from pyslurm.core.error import verify_rpc
+from pyslurm.core.job.job cimport Job
+from pyslurm.core.node cimport Node
+
+
+cdef extern from "<stdio.h>":
+    FILE *open_memstream(char **text, size_t *size)
+
+
+cdef extern from "slurm/slurm.h":
+    const int SLURM_VERSION_NUMBER
+    ctypedef struct topology_24 "topo_info_response_msg_t":
+        pass
+    int slurm_load_topo(topology_24 **message)
+    void slurm_print_topo_info_msg(FILE *out, topology_24 *message, char *nodes, int one_line)
+    void slurm_free_topo_info_msg(topology_24 *message)
+    ctypedef struct node_24 "node_info_t":
+        char *gres_used
+
+
+cdef text(const char *value):
+    if value == NULL:
+        return ""
+    return (<bytes>value).decode("utf-8", "replace")
+
+
+cdef number(unsigned long long value, unsigned long long absent, unsigned long long unlimited):
+    if value == absent:
+        return None
+    return -1 if value == unlimited else value
+
+
+cdef count(uint32_t value):
+    return number(value, slurm.NO_VAL, slurm.INFINITE)
+
+
+cdef small(uint32_t value):
+    return number(value, slurm.NO_VAL16, slurm.INFINITE16)
+
+
+cdef positions(const int32_t *pairs):
+    """Places in the node table, from index pairs (first, last) that end with -1."""
+    found = []
+    while pairs != NULL and pairs[0] >= 0:
+        found.extend(range(pairs[0], pairs[1] + 1))
+        pairs += 2
+    return found
+
+
+def built_for():
+    """Slurm's release at compile time, such as (24, 11, 5)."""
+    return (SLURM_VERSION_NUMBER >> 16, SLURM_VERSION_NUMBER >> 8 & 255, SLURM_VERSION_NUMBER & 255)
+
+
+def library():
+    """The interface number of the libslurm in use; it grows with each release."""
+    return slurm.slurm_api_version() >> 16
+
+
+def controller():
+    """The release that slurmctld says it is of, such as "24.11.5"."""
+    cdef slurm.slurm_conf_t *conf = NULL
+    verify_rpc(slurm.slurm_load_ctl_conf(0, &conf))
+    try:
+        return text(conf.version)
+    finally:
+        slurm.slurm_free_ctl_conf(conf)
+
+
+def job_fields(Job job):
+    """The fields of a job; None where Slurm sent that there is no value, -1 for no limit."""
+    cdef slurm.slurm_job_info_t *info = job.ptr
+    return {
+        "id": info.job_id,
+        "array_job": info.array_job_id,
+        "name": text(info.name),
+        "uid": info.user_id,
+        "user": text(info.user_name),
+        "account": text(info.account),
+        "partition": text(info.partition),
+        "qos": text(info.qos),
+        "state": text(slurm.slurm_job_state_string(info.job_state & slurm.JOB_STATE_BASE)),
+        "flags": [
+            text(slurm.slurm_job_state_string(1 << bit))
+            for bit in range(8, 32)
+            if info.job_state & (1 << bit)
+        ],
+        "reason": text(slurm.slurm_job_state_reason_string(info.state_reason)),
+        "reason_text": text(info.state_desc),
+        "priority": info.priority,
+        "restarts": info.restart_cnt,
+        "requeue": info.requeue,
+        "submitted": info.submit_time,
+        "eligible": info.eligible_time,
+        "started": info.start_time,
+        "ended": info.end_time,
+        "time_limit": count(info.time_limit),
+        "least_nodes": count(info.num_nodes),
+        "most_nodes": count(info.max_nodes),
+        "tasks": count(info.num_tasks),
+        "tasks_per_node": small(info.ntasks_per_node),
+        "cpus": count(info.num_cpus),
+        "cpus_per_task": small(info.cpus_per_task),
+        "tres_per_job": text(info.tres_per_job),
+        "tres_per_node": text(info.tres_per_node),
+        "tres_per_task": text(info.tres_per_task),
+        "features": text(info.features),
+        "dependency": text(info.dependency),
+        "required_nodes": text(info.req_nodes),
+        "excluded_nodes": text(info.exc_nodes),
+        "nodes": text(info.nodes),
+        "positions": positions(info.node_inx),
+        "gres": [text(info.gres_detail_str[index]) for index in range(info.gres_detail_cnt)],
+        "batch_host": text(info.batch_host),
+        "admin_comment": text(info.admin_comment),
+    }
+
+
+def node_fields(Node node):
+    """The fields of a node."""
+    cdef char *state = slurm.slurm_node_state_string_complete(node.info.node_state)
+    states = text(state)
+    slurm.xfree(state)
+    return {
+        "name": text(node.info.name),
+        "states": states,
+        "reason": text(node.info.reason),
+        "gres": text(node.info.gres),
+        "gres_used": text((<node_24*>node.info).gres_used),
+        "partitions": text(node.info.partitions),
+        "features": text(node.info.features_act or node.info.features),
+    }
+
+
+def topology():
+    """The switches as `scontrol show topology` prints them.
+
+    What slurm.h offers, the array in the message, Slurm 24.11 leaves empty; only the topology
+    plugin can read the answer.
+    """
+    cdef topology_24 *message = NULL
+    cdef char *lines = NULL
+    cdef size_t size = 0
+    cdef FILE *stream
+    verify_rpc(slurm_load_topo(&message))
+    stream = open_memstream(&lines, &size)
+    try:
+        slurm_print_topo_info_msg(stream, message, NULL, 1)
+    finally:
+        fclose(stream)
+        slurm_free_topo_info_msg(message)
+    try:
+        return text(lines)
+    finally:
+        free(lines)

@@ -1,0 +1,98 @@
+"""A real Slurm for the tests marked `cluster`: the containers of scripts/cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = ("ctl", "n1", "n2", "n3", "n4")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Runs commands in the containers of one cluster."""
+
+    name: str
+
+    def run(
+        self,
+        node: str,
+        command: Sequence[str] | str,
+        user: str | None = None,
+        *,
+        timeout: float = 60,
+        check: bool = True,
+        stdin: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, or a line of shell, on a node as root or as a user in his home.
+
+        With `check` a failure fails the test and shows what the command said.
+        """
+        if isinstance(command, str):
+            command = ["bash", "-c", command]
+        options = ["--interactive"] if stdin is not None else []
+        if user is not None:
+            options += ["--user", user, "--workdir", f"/home/{user}", "--env", f"USER={user}"]
+        done = subprocess.run(
+            ["docker", "exec", *options, f"{self.name}-{node}", *command],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            input=stdin,
+        )
+        if check and done.returncode != 0:
+            said = (done.stdout + done.stderr).strip()
+            pytest.fail(f"on {node}: {' '.join(command)}: exit {done.returncode}: {said}")
+        return done
+
+    def running(self) -> bool:
+        try:
+            names = subprocess.run(
+                ["docker", "ps", "--filter", f"label=ones.cluster={self.name}", "--quiet"],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=True,
+            ).stdout.split()
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return len(names) == len(NODES)
+
+    @staticmethod
+    def eventually(condition: Callable[[], bool], *, within: float, what: str) -> None:
+        """Wait until the condition holds; fail the test, naming it, when it does not in time."""
+        end = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > end:
+                pytest.fail(f"after {within:.0f} s still not: {what}")
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The cluster $ONES_CLUSTER_NAME (ones-test), brought up and taken down unless it was up."""
+    name = os.environ.get("ONES_CLUSTER_NAME", "ones-test")
+    here = Cluster(name)
+    if here.running():
+        yield here
+        return
+    script, environment = ROOT / "scripts/cluster", {**os.environ, "ONES_CLUSTER_NAME": name}
+    done = subprocess.run(
+        [script, "up"], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        unable = f"no Slurm in containers: {last}"
+        if os.environ.get("CI"):
+            pytest.fail(unable)
+        pytest.skip(f"{unable}; nothing that needs a real Slurm was tested")
+    yield here
+    subprocess.run([script, "down"], env=environment, capture_output=True, check=False)

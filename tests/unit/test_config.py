@@ -1,0 +1,63 @@
+"""The configuration is strict, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ones.daemon.config import ConfigError, load_config
+
+
+def written(folder: Path, text: str, name: str = "ones.toml") -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_an_empty_file_is_a_good_configuration_that_only_observes(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, "")).mode == "observe"
+
+
+def test_a_drop_in_overrides_single_keys_of_a_table(tmp_path: Path) -> None:
+    path = written(tmp_path, "[guard]\ngrace_time = 5\nmin_gain = 2.0\n")
+    written(tmp_path / "ones.d", "[guard]\ngrace_time = 7\n", "site.toml")
+    guard = load_config(path).guard
+    assert (guard.grace_time, guard.min_gain) == (7, 2.0)
+
+
+def test_a_command_line_value_wins(tmp_path: Path) -> None:
+    path = written(tmp_path, 'policy = "fifo"')
+    assert load_config(path, {"policy": "srtf"}).policy == "srtf"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("polizy = 'ones'", "polizy"),
+        ("policy = 'best'", "fifo"),
+        ("mode = 'on'", "mode"),
+        ("round = 0", "round"),
+        ("round = nan", "round"),
+        ("controller = 'ctl'", "HOST:PORT"),
+        ("[guard]\ngrace_time = 'long'", "grace_time"),
+        ("[guard]\ngrace = 3", "grace"),
+        ("= 3", "not TOML"),
+    ],
+)
+def test_a_fault_is_told_in_one_line_with_file_and_key(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert named in message
+    assert "\n" not in message
+
+
+def test_a_missing_file_says_how_to_name_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--config or ONES_CONF"):
+        load_config(tmp_path / "none.toml")

@@ -1,0 +1,45 @@
+"""What agents said last, and when their silence counts."""
+
+from __future__ import annotations
+
+from ones.daemon.inbox import Inbox
+from ones.daemon.wire import Checkpoint, GpuSample, NodeReport, Received, Report
+
+
+def from_node(*messages: Report | Checkpoint, at: float = 1.0, healthy: bool = True) -> NodeReport:
+    return NodeReport(
+        node="n1",
+        taken=at,
+        interval=2.0,
+        version="0",
+        gpus=(GpuSample(minor=0, uuid="G", type="v100", healthy=healthy),),
+        received=tuple(Received(at=at, evidence="cgroup", message=one) for one in messages),
+    )
+
+
+def test_a_new_checkpoint_is_news_and_the_same_again_is_not() -> None:
+    inbox = Inbox()
+    report = from_node(Checkpoint(job=7, samples=10))
+    assert inbox.accept(report, now=1.0)
+    assert not inbox.accept(report, now=3.0)
+
+
+def test_a_message_of_an_earlier_run_never_replaces_one_of_a_later_run() -> None:
+    inbox = Inbox()
+    inbox.accept(from_node(Report(job=7, restarts=1, samples=20), at=5.0), now=5.0)
+    inbox.accept(from_node(Report(job=7, restarts=0, samples=10), at=9.0), now=9.0)
+    assert inbox.reports()[7].received.message.samples == 20
+
+
+def test_a_node_is_silent_until_heard_and_again_after_three_intervals() -> None:
+    inbox = Inbox()
+    assert inbox.silence("n1", now=0.0)
+    inbox.accept(from_node(), now=0.0)
+    assert not inbox.silence("n1", now=6.0)
+    assert "silent" in inbox.silence("n1", now=6.1)
+
+
+def test_a_lost_gpu_is_told() -> None:
+    inbox = Inbox()
+    inbox.accept(from_node(healthy=False), now=0.0)
+    assert "GPU 0 is lost" in inbox.silence("n1", now=1.0)

@@ -1,0 +1,385 @@
+"""job_submit.lua outside Slurm: a stand-in for slurmctld's `slurm` table, real Lua."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ones.policies.sizes import Sizes
+
+pytest.importorskip("lupa", reason="lupa (Lua for Python) is not installed: pip install lupa")
+
+SCRIPT = Path(__file__).resolve().parents[2] / "slurm_ext/lua/job_submit.lua"
+NOW = 1_763_700_000
+NO_VAL, NO_VAL16 = 0xFFFFFFFE, 0xFFFE
+SUCCESS, ERROR = 0, -1
+
+# What a job carries when sbatch was told nothing else; Slurm's "unset" differs with the field.
+A_BATCH_JOB: Mapping[str, Any] = {
+    "script": "#!/bin/sh\n",
+    "min_nodes": NO_VAL,
+    "max_nodes": NO_VAL,
+    "num_tasks": NO_VAL,
+    "ntasks_per_node": NO_VAL16,
+    "het_job_offset": NO_VAL,
+    "requeue": NO_VAL16,
+    "priority": NO_VAL,
+    "begin_time": 0,
+}
+
+
+@dataclass
+class Answer:
+    """What became of a submission."""
+
+    code: int
+    said: list[str]
+    logged: list[str]
+    job: Any
+
+    @property
+    def mark(self) -> str | None:
+        comment = self.job["admin_comment"]
+        return None if comment is None else str(comment)
+
+
+@dataclass
+class Slurmctld:
+    """Loads the script as slurmctld does and calls its hooks."""
+
+    heartbeat: Path
+    said: list[str] = field(default_factory=list)
+    logged: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lua = import_module("lupa.lua54").LuaRuntime()
+        run = self.lua.execute
+        names = self.lua.globals()
+        names.ONES_HEARTBEAT = str(self.heartbeat)
+        names.tell = lambda _, text: self.said.append(text)
+        names.log = lambda _, text: self.logged.append(text)
+        run("""slurm = {
+            SUCCESS = 0, ERROR = -1,
+            log_user = function(...) tell(nil, string.format(...)) end,
+            log_error = function(...) log(nil, string.format(...)) end,
+        }""")
+        run(f"os.time = function() return {NOW} end")
+        self.ones = self.lua.eval("function(text) return load(text)() end")(SCRIPT.read_text())
+
+    def table(self, values: Mapping[Any, Any]) -> Any:
+        return self.lua.table_from(values)
+
+    def submit(self, **request: Any) -> Answer:
+        job = self.table({**A_BATCH_JOB, **request})
+        partitions = self.table({"gpu": self.table({"name": "gpu", "flag_default": 1})})
+        code = self.lua.globals().slurm_job_submit(job, partitions, 1000)
+        return Answer(code, self.said[:], self.logged[:], job)
+
+    def elastic(self, value: str = "", **request: Any) -> Answer:
+        return self.submit(spank_job_env=self.table({0: f"ELASTIC={value}"}), **request)
+
+
+@pytest.fixture
+def slurmctld(tmp_path: Path) -> Slurmctld:
+    return Slurmctld(tmp_path / "heartbeat")
+
+
+@pytest.fixture(scope="module")
+def lasting_slurmctld() -> Slurmctld:
+    """One for many examples: the script keeps nothing between jobs."""
+    return Slurmctld(Path("/nonexistent/heartbeat"))
+
+
+@pytest.fixture
+def beat(slurmctld: Slurmctld) -> Callable[..., None]:
+    def write(*, age: int = 0, hold: str = "yes", partition: str = "gpu 16 v100=8,k80=8") -> None:
+        slurmctld.heartbeat.write_text(
+            f"ones-heartbeat 1\ntime {NOW - age}\nlifetime 30\nhold {hold}\npartition {partition}\n"
+        )
+
+    return write
+
+
+def test_a_job_without_the_option_is_not_touched(slurmctld: Slurmctld, beat: Any) -> None:
+    beat()
+    before = {**A_BATCH_JOB, "tres_per_node": "gres/gpu:4", "admin_comment": "site's own"}
+    answer = slurmctld.submit(**before)
+    assert answer.code == SUCCESS
+    assert dict(answer.job) == before
+
+
+def test_an_elastic_job_is_marked_requeueable_and_held_while_onesd_lives(
+    slurmctld: Slurmctld, beat: Any
+) -> None:
+    beat()
+    answer = slurmctld.elastic("2-16", tres_per_job="gres/gpu:4")
+    assert answer.code == SUCCESS
+    assert answer.mark == "ONES1:sizes=2-16;request=4;held=1"
+    assert (answer.job["requeue"], answer.job["priority"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "heartbeat",
+    [
+        None,
+        {"age": 31},
+        {"age": -61},
+        {"hold": "no"},
+    ],
+    ids=["absent", "stale", "in the future", "does not hold"],
+)
+def test_without_a_heartbeat_that_holds_the_job_passes_marked_but_not_held(
+    slurmctld: Slurmctld, beat: Any, heartbeat: dict[str, Any] | None
+) -> None:
+    if heartbeat is not None:
+        beat(**heartbeat)
+    answer = slurmctld.elastic("2-16", tres_per_job="gres/gpu:4")
+    assert answer.code == SUCCESS
+    assert answer.mark == "ONES1:sizes=2-16;request=4;held=0"
+    assert answer.job["priority"] == NO_VAL
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "ones-heartbeat 2\n", "ones-heartbeat 1\ntime x\nlifetime\nhold yes\n"]
+)
+def test_a_broken_heartbeat_holds_nobody(slurmctld: Slurmctld, text: str) -> None:
+    slurmctld.heartbeat.write_text(text)
+    assert slurmctld.elastic("2", tres_per_job="gres/gpu:2").job["priority"] == NO_VAL
+
+
+@pytest.mark.parametrize(
+    "waits", [{"priority": 0}, {"begin_time": NOW + 60}, {"dependency": "afterok:5"}]
+)
+def test_a_job_that_its_user_lets_wait_is_not_held_for_onesd(
+    slurmctld: Slurmctld, beat: Any, waits: dict[str, Any]
+) -> None:
+    beat()
+    answer = slurmctld.elastic("2", tres_per_job="gres/gpu:2", **waits)
+    assert answer.mark == "ONES1:sizes=2;request=2;held=0"
+    assert answer.job["priority"] == waits.get("priority", NO_VAL)
+
+
+@pytest.mark.parametrize(
+    ("request_of_job", "gpus"),
+    [
+        ({"tres_per_job": "gres/gpu:6"}, 6),
+        ({"tres_per_job": "gres/gpu=6", "tres_per_node": "gres/gpu:3"}, 6),
+        ({"tres_per_node": "gres/gpu:4"}, 4),
+        ({"tres_per_node": "gres/gpu"}, 1),
+        ({"tres_per_node": "gpu:v100:2", "min_nodes": 3, "max_nodes": 3}, 6),
+        ({"tres_per_node": "gres/nvme:9,gres/gpu:v100=2"}, 2),
+        ({"tres_per_node": "gres/gpu:2", "num_tasks": 8, "ntasks_per_node": 3}, 6),
+        ({"tres_per_task": "cpu=4,gres/gpu=2", "num_tasks": 3}, 6),
+        ({"tres_per_task": "gres/gpu:k80:1", "min_nodes": 2, "ntasks_per_node": 3}, 6),
+        ({"tres_per_task": "gres/gpu:1", "min_nodes": 2}, 2),
+    ],
+)
+def test_the_jobs_own_request_is_counted_in_every_form(
+    slurmctld: Slurmctld, request_of_job: dict[str, Any], gpus: int
+) -> None:
+    answer = slurmctld.elastic("", **request_of_job)
+    assert answer.said == []
+    sizes = "1" if gpus == 1 else f"1-{gpus}"
+    assert answer.mark == f"ONES1:sizes={sizes};request={gpus};held=0"
+
+
+@pytest.mark.parametrize(
+    ("value", "request_of_job", "words"),
+    [
+        ("8-2", {"tres_per_job": "gres/gpu:4"}, "--elastic: sizes '8-2': '8-2' runs backwards"),
+        ("2-4", {}, "--elastic=2-4: the job asks for no GPUs"),
+        ("", {"tres_per_node": "gres/nvme:1"}, "--elastic: the job asks for no GPUs"),
+        ("", {"tres_per_node": "gres/gpu:0"}, "the job asks for no GPUs"),
+        ("", {"tres_per_node": "gres/gpumem:8"}, "the job asks for no GPUs"),
+        (
+            "2-4",
+            {"tres_per_job": "gres/gpu:6"},
+            "asks for 6 GPUs, .* ask for 4, or use --elastic=2-6",
+        ),
+        (
+            "2,4",
+            {"tres_per_node": "gres/gpu:2", "min_nodes": 1, "max_nodes": 3},
+            "may start the job with 6 GPUs",
+        ),
+        (
+            "",
+            {"tres_per_node": "gres/gpu:v100:2,gres/gpu:k80:2"},
+            "two types of GPU.*--gres=gpu:k80",
+        ),
+        ("", {"tres_per_socket": "gres/gpu:1"}, "--gpus-per-socket; use --gpus-per-node"),
+        ("", {"tres_per_job": "gres/gpu:2", "array_inx": "1-3"}, "job array"),
+        ("", {"tres_per_job": "gres/gpu:2", "het_job_offset": 0}, "heterogeneous"),
+        ("", {"tres_per_job": "gres/gpu:2", "requeue": 0}, "--no-requeue"),
+        ("", {"tres_per_job": "gres/gpu:2", "req_nodes": "n1"}, "--nodelist=n1"),
+        ("", {"tres_per_job": "gres/gpu:2", "script": None}, "use sbatch --elastic"),
+    ],
+)
+def test_what_cannot_be_elastic_is_refused_in_one_line_that_names_a_way_out(
+    slurmctld: Slurmctld, value: str, request_of_job: dict[str, Any], words: str
+) -> None:
+    answer = slurmctld.elastic(value, **request_of_job)
+    assert answer.code == ERROR
+    assert len(answer.said) == 1
+    assert re.search(words, answer.said[0])
+    assert "\n" not in answer.said[0]
+    assert answer.mark is None
+
+
+@pytest.mark.parametrize(
+    ("value", "request_of_job", "partition", "refusal"),
+    [
+        ("1-16", {"tres_per_job": "gres/gpu:4"}, "gpu 16 v100=8,k80=8", None),
+        (
+            "4-64:4",
+            {"tres_per_job": "gres/gpu:4"},
+            "gpu 16 v100=8,k80=8",
+            "up to 64 GPUs, but partition gpu has 16; use --elastic=4-16:4",
+        ),
+        (
+            "2-16:2",
+            {"tres_per_job": "gres/gpu:v100:4"},
+            "gpu 16 v100=8,k80=8",
+            "up to 16 GPUs, but partition gpu has 8 of type v100; use --elastic=2-8:2",
+        ),
+        (
+            "32",
+            {"tres_per_job": "gres/gpu:32"},
+            "gpu 16 v100=16",
+            "up to 32 GPUs, but partition gpu has 16; choose another partition",
+        ),
+        ("2-64", {"tres_per_job": "gres/gpu:4"}, "other 16 v100=16", None),
+        ("2-64", {"tres_per_job": "gres/gpu:4", "partition": "other,gpu"}, "gpu 16 v100=16", None),
+        ("2-16", {"tres_per_job": "gres/gpu:v100:4"}, "gpu 16 =16", None),
+    ],
+)
+def test_more_than_the_partition_has_is_refused_as_far_as_onesd_has_said(
+    slurmctld: Slurmctld,
+    beat: Any,
+    *,
+    value: str,
+    request_of_job: dict[str, Any],
+    partition: str,
+    refusal: str | None,
+) -> None:
+    beat(partition=partition, age=3600)  # what a partition has stays true when onesd is gone
+    answer = slurmctld.elastic(value, **request_of_job)
+    if refusal is None:
+        assert answer.code == SUCCESS
+    else:
+        assert answer.said == [f"--elastic={value}: {refusal}"]
+
+
+def test_the_marks_sizes_are_never_longer_than_what_the_user_wrote(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.elastic("1-60000:3,7,8", tres_per_job="gres/gpu:7")
+    assert answer.mark == "ONES1:sizes=1-60000:3,7,8;request=7;held=0"
+
+
+def test_the_jobs_environment_shows_what_a_bare_option_means(slurmctld: Slurmctld) -> None:
+    environment = slurmctld.table({"SLURM_ELASTIC": ""})
+    slurmctld.elastic("", tres_per_job="gres/gpu:4", environment=environment)
+    assert environment["SLURM_ELASTIC"] == "1-4"
+
+
+def test_the_option_is_found_in_a_map_as_in_a_list(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit(
+        spank_job_env=slurmctld.table({"ELASTIC": "2-4"}), tres_per_job="gres/gpu:2"
+    )
+    assert answer.mark == "ONES1:sizes=2-4;request=2;held=0"
+
+
+def test_a_forged_mark_is_taken_off_and_a_sites_comment_is_kept(slurmctld: Slurmctld) -> None:
+    forged = "ONES1:sizes=1-999;request=1;held=1"
+    assert slurmctld.submit(admin_comment=forged).mark == ""
+    assert (
+        slurmctld.elastic("2", tres_per_job="gres/gpu:2", admin_comment=forged).mark
+        == "ONES1:sizes=2;request=2;held=0"
+    )
+    assert (
+        slurmctld.elastic("2", tres_per_job="gres/gpu:2", admin_comment="by site").mark
+        == "ONES1:sizes=2;request=2;held=0 by site"
+    )
+
+
+def test_a_fault_of_ours_is_logged_and_the_job_passes(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.elastic("2", tres_per_job=17)
+    assert answer.code == SUCCESS
+    assert answer.mark is None
+    assert "passes as a plain one" in answer.logged[0]
+
+
+def test_an_administrators_comment_does_not_unmark_a_job_and_an_empty_one_does(
+    slurmctld: Slurmctld,
+) -> None:
+    mark = "ONES1:sizes=2;request=2;held=0"
+    modify = slurmctld.lua.globals().slurm_job_modify
+
+    def after(comment: str | None, before: str | None) -> str | None:
+        job = slurmctld.table({"admin_comment": comment})
+        assert modify(job, slurmctld.table({"admin_comment": before}), None, 0) == SUCCESS
+        written = job["admin_comment"]
+        return None if written is None else str(written)
+
+    assert after("look at this", mark) == f"{mark} look at this"
+    assert after("again", f"{mark} look at this") == f"{mark} again"
+    assert after("", mark) == ""
+    assert after(None, mark) is None
+    assert after("plain", None) == "plain"
+
+
+def test_a_sites_own_hooks_stay_and_can_call_ours(slurmctld: Slurmctld) -> None:
+    slurmctld.lua.execute("function slurm_job_submit() return 17 end")
+    ones = slurmctld.lua.eval("function(text) return load(text)() end")(SCRIPT.read_text())
+    assert slurmctld.submit().code == 17
+    job = slurmctld.table({**A_BATCH_JOB, "tres_per_job": "gres/gpu:2"})
+    job["spank_job_env"] = slurmctld.table({0: "ELASTIC=2"})
+    assert ones.submit(job, None, 1000) == SUCCESS
+    assert job["admin_comment"] == "ONES1:sizes=2;request=2;held=0"
+
+
+@pytest.mark.parametrize("version", ["lua51", "lua52", "lua53", "lua54"])
+def test_it_runs_on_every_lua_that_slurm_is_built_with(tmp_path: Path, version: str) -> None:
+    pytest.importorskip(f"lupa.{version}", reason=f"this lupa was built without {version}")
+    heartbeat = tmp_path / "heartbeat"
+    heartbeat.write_text(f"ones-heartbeat 1\ntime {NOW}\nlifetime 30\nhold yes\n")
+    script = SCRIPT.read_text()
+    lua = import_module(f"lupa.{version}").LuaRuntime()
+    lua.globals().ONES_HEARTBEAT = str(heartbeat)
+    lua.execute(f"slurm = {{ SUCCESS = 0, ERROR = -1 }} os.time = function() return {NOW} end")
+    lua.execute(script)
+    job = lua.table_from({"script": "x", "tres_per_node": "gres/gpu:v100:4", "min_nodes": 2.0})
+    job["spank_job_env"] = lua.table_from({0: "ELASTIC=4-16:4"})
+    assert lua.globals().slurm_job_submit(job, lua.table_from({}), 1000) == SUCCESS
+    assert job["admin_comment"] == "ONES1:sizes=4-16:4;request=8;held=1"
+
+
+part = st.from_regex(r"[0-9]{1,3}(-[0-9]{1,3}(:[0-9]{1,2})?)?", fullmatch=True)
+near_sizes = st.lists(part, min_size=1, max_size=4).map(",".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=near_sizes | st.text("0123456789-:,x ", min_size=1, max_size=12))
+def test_lua_and_python_read_the_same_sizes_with_the_same_words(
+    lasting_slurmctld: Slurmctld, text: str
+) -> None:
+    slurmctld = lasting_slurmctld
+    slurmctld.said.clear()
+    try:
+        sizes = Sizes.parse(text)
+    except ValueError as fault:
+        answer = slurmctld.elastic(text, tres_per_job="gres/gpu:1")
+        assert answer.said == [f"--elastic: {fault}"]
+        return
+    answer = slurmctld.elastic(text, tres_per_job=f"gres/gpu:{sizes.least}")
+    assert answer.mark is not None
+    match = re.fullmatch(r"ONES1:sizes=([^;]*);request=(\d+);held=0", answer.mark)
+    assert match is not None
+    assert Sizes.parse(match[1]) == sizes
+    assert match[1] in (str(sizes), text)

@@ -1,0 +1,257 @@
+"""ones-release against programs that stand in for Slurm's at the process boundary."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ones.daemon.release import Heartbeat, PendingJob, absence, main, parse_squeue, read_paths
+
+NOW = time.time()
+MARK = "ONES1:sizes=1-4;request=2;held=1"
+
+
+def a_line(
+    job: int | str = 7,
+    *,
+    priority: int = 0,
+    restarts: int = 0,
+    reason: str = "JobHeldUser",
+    comment: str = MARK,
+) -> str:
+    return f"{job:<20}{priority:<20}{restarts:<12}{reason:<64}{comment:<320}"
+
+
+class Site:
+    """A controller host without onesd: fake squeue and scontrol on PATH, a heartbeat, a store."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.calls = root / "calls"
+        self.queue = root / "queue"
+        self.heartbeat = root / "heartbeat"
+        self.store = root / "ones.sqlite"
+        self.holding()
+        self.program("squeue", f"cat {self.queue}")
+        self.program("scontrol", f'echo "$@" >> {self.calls}')
+        monkeypatch.setenv("PATH", f"{root}:/usr/bin:/bin")
+
+    def program(self, name: str, body: str) -> None:
+        path = self.root / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def holding(self, *lines: str) -> None:
+        self.queue.write_text("".join(f"{line}\n" for line in lines))
+
+    def beat(self, *, age: float = 0, hold: str = "yes", more: str = "") -> None:
+        self.heartbeat.write_text(
+            f"ones-heartbeat 1\ntime {NOW - age:.0f}\nlifetime 30\nhold {hold}\n{more}"
+        )
+
+    def wrote_down(self, *rows: tuple[int, int, float | None]) -> None:
+        """Rows of onesd's table of holds: job, restarts, released."""
+        with sqlite3.connect(self.store) as database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS holds(job INTEGER PRIMARY KEY,"
+                " restarts INTEGER NOT NULL, since REAL NOT NULL, released REAL)"
+            )
+            database.executemany("INSERT INTO holds VALUES(?, ?, 0, ?)", rows)
+
+    def run(self, *options: str) -> Result:
+        paths = ["--store", str(self.store), "--heartbeat", str(self.heartbeat)]
+        return CliRunner().invoke(main, [*paths, *options])
+
+    @property
+    def released(self) -> Sequence[int]:
+        calls = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [int(call.split()[1]) for call in calls if call.startswith("release ")]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+def test_a_job_held_at_submission_is_released_unpinned_and_at_once(site: Site) -> None:
+    site.holding(a_line(7))
+    result = site.run()
+    assert result.exit_code == 0
+    assert result.output == "released job 7: held at submission, and onesd has no heartbeat\n"
+    assert site.calls.read_text().splitlines() == [
+        "update JobId=7 ReqNodeList= StartTime=now",
+        "release 7",
+    ]
+
+
+def test_slurm_is_not_even_asked_while_onesd_lives_and_holds(site: Site) -> None:
+    site.beat()
+    site.program("squeue", f"echo asked >> {site.calls}")
+    result = site.run()
+    assert (result.exit_code, result.output) == (0, "")
+    assert not site.calls.exists()
+
+
+@pytest.mark.parametrize(
+    "beat", [{"age": 31}, {"age": -120}, {"hold": "no"}], ids=["stale", "future", "no hold"]
+)
+def test_a_heartbeat_that_does_not_hold_now_counts_as_none(
+    site: Site, beat: dict[str, float | str]
+) -> None:
+    site.beat(**beat)  # type: ignore[arg-type]
+    site.holding(a_line(7))
+    site.run()
+    assert site.released == [7]
+
+
+def test_nothing_to_do_is_success_and_silence(site: Site) -> None:
+    assert (site.run().exit_code, site.run().output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        a_line(comment=""),
+        a_line(comment="somebody's comment"),
+        a_line(comment=MARK.replace("held=1", "held=0")),
+        a_line(priority=1, reason="Priority"),
+        a_line(reason="JobHeldAdmin"),
+        a_line(restarts=1, reason="launch failed requeued held"),
+        a_line("7_[1-3]"),
+    ],
+    ids=[
+        "plain job",
+        "plain job with comment",
+        "held by its user at submission",
+        "not held",
+        "held by an administrator",
+        "held by Slurm after a failed launch",
+        "job array",
+    ],
+)
+def test_a_job_that_somebody_else_holds_is_left_alone(site: Site, line: str) -> None:
+    site.holding(line)
+    assert site.run().exit_code == 0
+    assert site.released == []
+
+
+def test_a_job_that_onesd_held_between_runs_is_released_whoever_seems_to_hold_it(
+    site: Site,
+) -> None:
+    site.wrote_down((7, 1, None), (8, 2, None))
+    site.holding(
+        a_line(7, restarts=2, reason="job requeued in held state"),
+        a_line(8, restarts=2, reason="JobHeldAdmin"),
+    )
+    result = site.run()
+    assert site.released == [7, 8]
+    assert "released job 7: held by onesd, and onesd has no heartbeat" in result.output
+
+
+def test_a_hold_of_an_earlier_run_says_nothing_of_this_one(site: Site) -> None:
+    site.wrote_down((7, 1, None))
+    site.holding(a_line(7, restarts=3))
+    site.run()
+    assert site.released == []
+
+
+def test_a_user_who_holds_his_job_after_its_release_keeps_it_held(site: Site) -> None:
+    site.wrote_down((7, 0, NOW - 60), (8, 1, NOW - 60))
+    site.holding(a_line(7), a_line(8, restarts=2))
+    site.run()
+    assert site.released == []
+
+
+def test_what_was_released_is_written_down_and_not_released_again(site: Site) -> None:
+    site.wrote_down((8, 0, None))
+    site.holding(a_line(7), a_line(8, restarts=1))
+    site.run()
+    site.run()
+    assert site.released == [7, 8]
+
+
+def test_without_the_database_a_requeued_and_held_elastic_job_counts_as_onesds(site: Site) -> None:
+    site.holding(a_line(7, restarts=2), a_line(8, restarts=2, comment=""))
+    site.run()
+    assert site.released == [7]
+    assert not site.store.exists()
+
+
+def test_a_broken_database_does_not_keep_a_job_held(site: Site) -> None:
+    site.store.write_text("not a database, whatever its name says" * 100)
+    site.holding(a_line(7))
+    assert site.run().exit_code == 0
+    assert site.released == [7]
+
+
+def test_moves_of_a_living_onesd_that_holds_no_new_jobs_are_left_to_it(site: Site) -> None:
+    site.beat(hold="no", more="acts yes\n")
+    site.wrote_down((7, 0, None))
+    site.holding(a_line(7, restarts=1), a_line(8))
+    site.run()
+    assert site.released == [8]
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(site: Site) -> None:
+    site.holding(a_line(7))
+    result = site.run("--dry-run")
+    assert result.output == "would release job 7: held at submission, and onesd has no heartbeat\n"
+    assert site.released == []
+
+
+def test_one_refused_job_does_not_keep_the_others_held(site: Site) -> None:
+    site.holding(a_line(7), a_line(8))
+    site.program(
+        "scontrol",
+        f'case "$*" in *7*) echo "Access denied" >&2; exit 1;; esac; echo "$@" >> {site.calls}',
+    )
+    result = site.run()
+    assert result.exit_code == 1
+    assert site.released == [8]
+    assert "job 7 stays held: scontrol update JobId=7: Access denied" in result.output
+
+
+def test_an_unreachable_controller_is_one_line_and_exit_1(site: Site) -> None:
+    site.program("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
+    result = site.run()
+    assert result.exit_code == 1
+    assert "Unable to contact slurm controller" in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_slurm_that_does_not_answer_in_time_is_given_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ones.daemon.release.TIMEOUT", 0.05)
+    site.program("squeue", "exec sleep 5")
+    assert "no answer" in site.run().output
+
+
+def test_a_configuration_that_stops_onesd_does_not_stop_the_release(tmp_path: Path) -> None:
+    config = tmp_path / "ones.toml"
+    drop_ins = tmp_path / "ones.d"
+    drop_ins.mkdir()
+    config.write_text('store = "/a/store"\nheartbeat = "/a/beat"\nno_such_key = 1\n')
+    (drop_ins / "10.toml").write_text('store = "/b/store"\n')
+    (drop_ins / "20.toml").write_text("broken")
+    assert read_paths(config) == {"store": Path("/b/store"), "heartbeat": Path("/a/beat")}
+    missing = read_paths(tmp_path / "missing" / "ones.toml")
+    assert missing["heartbeat"] == Path("/run/ones/heartbeat")
+
+
+@pytest.mark.parametrize("text", ["", "x", "ones-heartbeat 1\ntime now\nlifetime 30\nhold yes\n"])
+def test_a_broken_heartbeat_is_none(text: str) -> None:
+    assert Heartbeat.parse(text) is None
+    assert absence(Heartbeat.parse(text), NOW) is not None
+
+
+def test_a_mark_with_further_keys_and_a_comment_behind_it_is_read() -> None:
+    comment = "ONES1:sizes=1,2,4;request=2;held=1;more=x held=0 says the operator"
+    [job] = parse_squeue(a_line(comment=comment))
+    assert job == PendingJob(7, 0, 0, "JobHeldUser", comment)
+    assert job.held_at_submission

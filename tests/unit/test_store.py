@@ -1,0 +1,57 @@
+"""The database keeps what it was given, and nothing half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ones.daemon.store import Store, StoreError
+
+
+def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0}])
+    store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0, "released": 2.0}])
+    store.put("holds", [{"job": 1, "restarts": 0, "since": 3.0}])
+    row = store.row("SELECT * FROM holds")
+    assert row is not None
+    assert tuple(row) == (1, 0, 3.0, 2.0)
+
+
+def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    with pytest.raises(RuntimeError), store.transaction():
+        store.set_fact("paused", {"by": "oper"})
+        raise RuntimeError
+    assert store.fact("paused") is None
+
+
+def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    Store(tmp_path / "db").set_fact("memory:ones", [1, 2])
+    assert Store(tmp_path / "db").fact("memory:ones") == [1, 2]
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "db").write_text("x" * 4096)
+    with pytest.raises(StoreError, match="move the file away"):
+        Store(tmp_path / "db")
+
+
+def test_history_is_forgotten_by_age_and_running_jobs_are_not(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    for job, ended in ((1, 10.0), (2, 90.0), (3, None)):
+        row = {
+            "job": job,
+            "name": "n",
+            "user": "u",
+            "account": "a",
+            "sizes": "1-2",
+            "requested": 1,
+            "submitted": 0.0,
+            "state": "X",
+            "ended": ended,
+        }
+        store.put("jobs", [row])
+    store.forget(before=50.0)
+    assert [row["job"] for row in store.rows("SELECT job FROM jobs ORDER BY job")] == [2, 3]
