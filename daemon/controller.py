@@ -320,8 +320,11 @@ class Controller:
 
     def holds(self) -> bool:
         """Whether Slurm may hold new jobs for us."""
-        act = self.config.mode == "act" and self.config.admission == "hold"
-        return act and not self.paused
+        return self.acts() and self.config.admission == "hold"
+
+    def acts(self) -> bool:
+        """Whether we begin moves."""
+        return self.config.mode == "act" and not self.paused
 
     def is_operator(self, user: str) -> bool:
         """Whether Slurm knows the user as Operator or Administrator; asked once in a while."""

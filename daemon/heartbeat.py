@@ -11,13 +11,15 @@ LIFETIME = 30  # seconds for which one beat speaks
 BEAT = 5.0  # seconds between beats
 
 
-def write(path: Path, *, now: float, hold: bool, snapshot: Snapshot | None) -> None:
+def write(path: Path, *, now: float, hold: bool, acts: bool, snapshot: Snapshot | None) -> None:
     """Write one beat by rename, so that a reader sees the old or the new one, whole."""
     lines = [
         "ones-heartbeat 1",
         f"time {now:.0f}",
         f"lifetime {LIFETIME}",
         f"hold {'yes' if hold else 'no'}",
+        # While we move jobs, ones-release leaves those that we hold for a move alone.
+        f"acts {'yes' if acts else 'no'}",
     ]
     totals: dict[str, Counter[str]] = {}
     for node in snapshot.nodes.values() if snapshot else ():

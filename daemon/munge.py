@@ -1,4 +1,7 @@
-"""Munge credentials over libmunge: who sent a message on this cluster, and that it is unaltered."""
+"""Munge credentials over libmunge: who sent a message on this cluster, and that it is unaltered.
+
+Every Slurm site runs munge. A credential proves, it does not hide: nothing secret travels in one.
+"""
 
 from __future__ import annotations
 

@@ -161,6 +161,7 @@ async def _beat(controller: Controller, stop: asyncio.Event) -> None:
                     path,
                     now=controller.clock(),
                     hold=controller.holds(),
+                    acts=controller.acts(),
                     snapshot=controller.published.snapshot,
                 )
                 notify("WATCHDOG=1")

@@ -13,7 +13,7 @@ from ones.policies.guard import History
 from ones.policies.model import JobId
 from ones.slurm_ext.accounting import runs_of
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.elastic import Mark
+from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 

@@ -29,13 +29,11 @@ apt_install() {
 ensure_docker() {
     docker info > /dev/null 2>&1 && return
     if ! command -v dockerd > /dev/null; then
-        on_debian_as_root || die "no docker engine answers; install and start Docker (https://docs.docker.com/engine/install/) or run this as root on Debian"
-        local packages=(docker.io iptables mmdebstrap debian-archive-keyring)
-        apt-get update -qq
+        on_debian_as_root || die "no docker engine answers; install Docker Engine and start it, or run this as root on Debian"
+        say "no docker engine here: installing docker.io and mmdebstrap with apt-get"
+        apt_install docker.io iptables mmdebstrap debian-archive-keyring
         # Newer Debian releases ship the command line in a package of its own.
-        ! apt-cache show docker-cli > /dev/null 2>&1 || packages+=(docker-cli)
-        say "no docker engine here: installing ${packages[*]} with apt-get"
-        apt_install "${packages[@]}"
+        command -v docker > /dev/null || apt_install docker-cli
         docker info > /dev/null 2>&1 && return
     fi
     ((EUID == 0)) || die "the docker engine does not answer; start it (systemctl start docker) or run this as root"

@@ -30,11 +30,13 @@ slurm_inputs() {
         "$image_dir"/etc/{slurm,gres,topology,cgroup}.conf
 }
 
-# tag LAYER [PARENT]: the image's name with the hash of the layer's inputs and of its parent's name.
-tag() {
+# pack LAYER [PARENT]: keeps the layer's inputs as they are now, whatever is edited meanwhile, and
+# prints the image's name, with a hash of these inputs and of the parent's name.
+pack() {
     local hash
+    "$1_inputs" > "$scratch/$1.tar"
     hash=$({
-        "$1_inputs"
+        cat "$scratch/$1.tar"
         echo "${2:-}"
     } | sha256sum)
     case $1 in
@@ -106,8 +108,9 @@ build_layer() {
     shift 2
     ! image_exists "$tag" || return 0
     mkdir "$folder"
-    "${layer}_inputs" | tar --extract --directory "$folder"
-    host_settings "$folder/host"
+    tar --extract --file "$scratch/$layer.tar" --directory "$folder"
+    # Later layers find them in the base.
+    [[ $layer != base ]] || host_settings "$folder/host"
     for argument; do arguments+=(--build-arg "$argument"); done
     for argument in http_proxy https_proxy no_proxy; do
         [[ -z ${!argument:-} ]] || arguments+=(--build-arg "$argument")
@@ -131,17 +134,17 @@ build_image() {
     scratch=$(mktemp -d)
     # shellcheck disable=SC2064 # expanded now, as $scratch is gone by the time the shell exits
     trap "rm -rf '$scratch'" EXIT
-    base=$(tag base)
+    base=$(pack base)
     if ! image_exists "$base"; then
         ensure_debian
         build_layer base "$base" "DEBIAN=$debian_image"
     fi
     if [[ ${ONES_CLUSTER_PYSLURM:-0} == 1 && -x $repository/slurm_ext/pyslurm_build/build ]]; then
-        pyslurm=$(tag pyslurm "$base")
+        pyslurm=$(pack pyslurm "$base")
         build_layer pyslurm "$pyslurm" "BASE=$base"
         base=$pyslurm
     fi
-    image=$(tag slurm "$base")
+    image=$(pack slurm "$base")
     build_layer slurm "$image" "BASE=$base"
     # The name that compose.yaml uses.
     docker tag "$image" ones-slurm:latest

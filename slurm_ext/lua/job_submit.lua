@@ -322,8 +322,11 @@ local function admit(job, part_list)
         return
     end
     local verdict = assess(job, part_list, value)
-    local mark = string.format("%ssizes=%s;request=%d;held=%d", MARK, verdict.sizes, verdict.request,
-        verdict.held and 1 or 0)
+    -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
+    -- at a size where both look alike.
+    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d", MARK,
+        verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
+        number(job.min_nodes) or 1)
     job.admin_comment = comment == "" and mark or mark .. " " .. comment
     job.requeue = 1
     if verdict.held then

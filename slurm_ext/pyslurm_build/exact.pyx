@@ -31,6 +31,26 @@ cdef extern from "slurm/slurm.h":
         char *gres_used
 
 
+# The names of Slurm's JSON; its own function for names answers PENDING for those it lacks.
+JOB_FLAGS = (
+    (slurm.JOB_LAUNCH_FAILED, "LAUNCH_FAILED"),
+    (slurm.JOB_REQUEUE, "REQUEUED"),
+    (slurm.JOB_REQUEUE_HOLD, "REQUEUE_HOLD"),
+    (slurm.JOB_SPECIAL_EXIT, "SPECIAL_EXIT"),
+    (slurm.JOB_RESIZING, "RESIZING"),
+    (slurm.JOB_CONFIGURING, "CONFIGURING"),
+    (slurm.JOB_COMPLETING, "COMPLETING"),
+    (slurm.JOB_STOPPED, "STOPPED"),
+    (slurm.JOB_RECONFIG_FAIL, "RECONFIG_FAIL"),
+    (slurm.JOB_POWER_UP_NODE, "POWER_UP_NODE"),
+    (slurm.JOB_REVOKED, "REVOKED"),
+    (slurm.JOB_REQUEUE_FED, "REQUEUE_FED"),
+    (slurm.JOB_RESV_DEL_HOLD, "RESV_DEL_HOLD"),
+    (slurm.JOB_SIGNALING, "SIGNALING"),
+    (slurm.JOB_STAGE_OUT, "STAGE_OUT"),
+)
+
+
 cdef text(const char *value):
     if value == NULL:
         return ""
@@ -58,6 +78,10 @@ cdef positions(const int32_t *pairs):
         found.extend(range(pairs[0], pairs[1] + 1))
         pairs += 2
     return found
+
+
+# The interface number (API_CURRENT) of Slurm 24.11's libslurm.
+LIBRARY = 42
 
 
 def built_for():
@@ -93,11 +117,7 @@ def job_fields(Job job):
         "partition": text(info.partition),
         "qos": text(info.qos),
         "state": text(slurm.slurm_job_state_string(info.job_state & slurm.JOB_STATE_BASE)),
-        "flags": [
-            text(slurm.slurm_job_state_string(1 << bit))
-            for bit in range(8, 32)
-            if info.job_state & (1 << bit)
-        ],
+        "flags": [name for flag, name in JOB_FLAGS if info.job_state & flag],
         "reason": text(slurm.slurm_job_state_reason_string(info.state_reason)),
         "reason_text": text(info.state_desc),
         "priority": info.priority,

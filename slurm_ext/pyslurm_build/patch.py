@@ -1,12 +1,14 @@
 """Turn PySlurm 25.11.2's sources into a reader for Slurm 24.11.
 
-patch.py SOURCE EXACT     edit the unpacked sources in SOURCE and add the module EXACT
+patch.py SOURCE EXACT
+    Edit the unpacked sources in SOURCE and add the module EXACT.
 patch.py --check SOURCE PROTOTYPES
-                          after the build: no struct is laid out by PySlurm itself, and each function
-                          that it declares without a header is listed in PROTOTYPES
+    After the build: no struct is laid out by PySlurm itself, and each function that it declares
+    without a header is listed in PROTOTYPES.
 
-Each edit must find what it edits exactly as often as it says, so that another PySlurm fails here, in
-words, and not in a struct. What Slurm 24.11 lacks is taken away, never answered with a made-up value.
+Each edit must find what it edits exactly as often as it says, so that another PySlurm fails here,
+in words, and not in a struct. What Slurm 24.11 lacks is taken away, never answered with a made-up
+value.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 # The job and node readers need none of these; they write to Slurm, ask slurmdbd, or describe with
 # PySlurm's own words structs that are private to Slurm.
@@ -66,7 +69,7 @@ if not os.environ.get("PYSLURM_DISABLE_AUTO_INIT"):
     slurm_init()
 '''
 
-SELECTED = '''
+SELECTED = """
 cdef extern from "slurm/slurm.h":
     ctypedef struct dynamic_plugin_data_t:
         pass
@@ -86,31 +89,41 @@ cdef _selected(node_info_t *node, int kind, void *answer):
         raise RPCError(msg="the select plugin knows no allocation of this node")
 
 
-'''
+"""
+
+
+def fail(reason: str) -> NoReturn:
+    """End with one line."""
+    raise SystemExit(f"patch.py: error: {reason}")
+
 
 def delete(folder: Path, module: str) -> None:
     """Take a module or package away."""
-    found = [path for path in folder.glob(f"{module}*") if path.name.split(".")[0] == Path(module).name]
+    found = [
+        path for path in folder.glob(f"{module}*") if path.name.split(".")[0] == Path(module).name
+    ]
     if not found:
-        raise SystemExit(f"patch.py: error: PySlurm has no {module}")
+        fail(f"PySlurm has no {module}")
     for path in found:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def without_members(text: str, names: str, where: str) -> str:
-    """The text without the methods, properties and functions of these names, decorators included."""
+    """The text without the methods, properties and functions of these names."""
     lines = text.splitlines(keepends=True)
     for name in names.split():
         header = re.compile(rf"( *)(def|cdef|cpdef) (.* )?{name}\(")
         found = [index for index, line in enumerate(lines) if header.match(line)]
         if not found:
-            raise SystemExit(f"patch.py: error: {where} has no {name}")
+            fail(f"{where} has no {name}")
         for first in reversed(found):
             start, stop = first, first + 1
             indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
             while lines[start - 1].startswith(f"{indent}@"):
                 start -= 1
-            while stop < len(lines) and (not lines[stop].strip() or lines[stop].startswith(f"{indent} ")):
+            while stop < len(lines) and (
+                not lines[stop].strip() or lines[stop].startswith(f"{indent} ")
+            ):
                 stop += 1
             del lines[start:stop]
     return "".join(lines)
@@ -122,7 +135,9 @@ def edited(path: Path, edits: list[tuple[int, str, str]]) -> None:
     for times, pattern, new in edits:
         text, count = re.subn(pattern, new, text, flags=re.MULTILINE)
         if count != times:
-            raise SystemExit(f"patch.py: error: {path}: {pattern!r} found {count} times, not {times}")
+            raise SystemExit(
+                f"patch.py: error: {path}: {pattern!r} found {count} times, not {times}"
+            )
     path.write_text(text)
 
 
@@ -216,13 +231,17 @@ def check(source: Path, prototypes: Path) -> None:
     known = set(re.findall(r"\b(\w+)(?=\(|;)", prototypes.read_text()))
     for path in sorted((source / "pyslurm").rglob("*.c")):
         text = path.read_text()
-        own = sorted(set(re.findall(r"^struct __pyx_t_7pyslurm_5slurm_(\w+) \{", text, re.MULTILINE)))
+        own = sorted(
+            set(re.findall(r"^struct __pyx_t_7pyslurm_5slurm_(\w+) \{", text, re.MULTILINE))
+        )
         if own:
-            raise SystemExit(f"patch.py: error: {path} lays out itself: {', '.join(own)}")
+            fail(f"{path} lays out itself: {', '.join(own)}")
         declared = re.findall(r"^__PYX_EXTERN_C .*?\b(\w+)(?=\(|;)(?!\(\w+\) )", text, re.MULTILINE)
         unknown = sorted(set(declared) - known)
         if unknown:
-            raise SystemExit(f"patch.py: error: {path} declares without a header: {', '.join(unknown)}")
+            raise SystemExit(
+                f"patch.py: error: {path} declares without a header: {', '.join(unknown)}"
+            )
 
 
 def main() -> None:

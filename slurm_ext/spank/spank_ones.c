@@ -30,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <slurm/slurm.h>
 #include <slurm/spank.h>
 
 SPANK_PLUGIN(ones, 1)
@@ -317,6 +318,22 @@ int slurm_spank_init(spank_t spank, int argc, char *argv[])
 	}
 }
 
+/* sbatch writes the submitted request into the job's environment, and Slurm leaves it there when the
+ * job starts again in another shape. srun would then ask for GPUs that the job no longer has, or for
+ * fewer than it has; without these it takes the job's present allocation. */
+static void forget_submitted_gpus(spank_t spank)
+{
+	static const char *const stale[] = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE",
+					     "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", NULL };
+	uint32_t step;
+
+	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
+	    step != SLURM_BATCH_SCRIPT)
+		return;
+	for (int i = 0; stale[i] != NULL; i++)
+		spank_unsetenv(spank, stale[i]);
+}
+
 /* In sbatch, salloc and srun: pass the sizes on. */
 static int announce(spank_t spank)
 {
@@ -353,8 +370,10 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 		/* Within a job srun starts a step of a job that was asked about long ago. */
 		return getenv("SLURM_JOB_ID") ? ESPANK_SUCCESS : announce(spank);
 	case S_CTX_REMOTE:
-		if (is_elastic(spank))
+		if (is_elastic(spank)) {
+			forget_submitted_gpus(spank);
 			fetch_environment(spank, socket_path(argc, argv));
+		}
 		return ESPANK_SUCCESS;
 	default:
 		return ESPANK_SUCCESS;

@@ -244,10 +244,11 @@ def test_steps_work_within_an_elastic_job_and_its_jobs_are_not_elastic(alice: Us
     job = alice.submit(
         "--gpus=2 -n2 --elastic",
         'srun -n2 sh -c "echo step $SLURM_ELASTIC"\n'
+        "srun -n1 --elastic=2 true && echo accepted\n"
         "sbatch --wait --quiet --output=inner.out --wrap 'env; echo inner'\n"
         "grep -E 'ELASTIC|ONES_(SIZES|GPUS)|inner' inner.out",
     )
-    assert alice.output(job) == "step 1-2\nstep 1-2\ninner\n"
+    assert alice.output(job) == "step 1-2\nstep 1-2\naccepted\ninner\n"
 
 
 @pytest.mark.parametrize("missing", ["plugin", "configuration"])
@@ -329,5 +330,6 @@ def test_an_agent_that_misbehaves_costs_a_second_and_no_variables(
     agent.start(mode)
     job = alice.submit(f"{ON_N1} --elastic", f"date +%s.%N; {SHOW}")
     [began] = alice.output(job).splitlines()
+    assert agent.questions == [f"env {job} 2001"]
     allocated = alice.cluster.run("ctl", f"date -d $(squeue -h -t all -j {job} -o %S) +%s").stdout
     assert float(began) - float(allocated) < 1 + 1 + 1  # rounding, the plugin, Slurm's own

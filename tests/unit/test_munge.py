@@ -82,7 +82,9 @@ def test_a_credential_expires(munged: str) -> None:
         munge.decode(credential, socket=munged)
 
 
-@pytest.mark.parametrize("forged", ["", "MUNGE:AwQ:", "nonsense", "MUNGE:\0:", "MUNGE:é:", "A" * 9999])
+@pytest.mark.parametrize(
+    "forged", ["", "MUNGE:AwQ:", "nonsense", "MUNGE:\0:", "MUNGE:é:", "A" * 9999]
+)
 def test_what_is_no_credential_is_refused_in_one_line(munged: str, forged: str) -> None:
     with pytest.raises(MungeError) as caught:
         munge.decode(forged, socket=munged)
@@ -135,9 +137,7 @@ def test_a_missing_library_is_told_with_the_next_step(monkeypatch: pytest.Monkey
         munge._library.cache_clear()
 
 
-def test_systemd_is_told_where_it_listens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_is_told_where_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
         door.bind(str(path))

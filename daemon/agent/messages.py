@@ -1,0 +1,70 @@
+"""A job's message, from bytes that may hold anything to a Report or Checkpoint, or one refusal."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Literal
+
+import msgspec
+
+from ones.daemon.wire import Checkpoint, Report
+from ones.slurm_ext.errors import OnesError
+
+MOST_BYTES = 65536
+Why = Literal["malformed", "foreign", "unproven", "too_fast"]
+Op = Literal["report", "checkpoint"]
+_MAY_DIVERGE = ("loss", "accuracy")
+
+
+class Refused(OnesError):
+    """A message is not taken; `why` is the word by which refusals are counted."""
+
+    def __init__(self, why: Why, reason: str) -> None:
+        super().__init__(" ".join(reason.split())[:300])
+        self.why = why
+
+
+def read_message(data: bytes, *, job: int, op: Op | None = None) -> Report | Checkpoint:
+    """The message in `data`, sent by a process of `job`; raises Refused.
+
+    A message need not name the job, but may name no other; nor the op where a file's name says it.
+    """
+    if len(data) > MOST_BYTES:
+        raise Refused("malformed", f"more than {MOST_BYTES} bytes; send one small JSON object")
+    fields = _object(data)
+    for name, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            if name not in _MAY_DIVERGE:
+                raise Refused("malformed", f"{name[:40]!r} is {value}; send a finite number")
+            fields[name] = None  # a training that diverges is still running
+    if op is not None and fields.setdefault("op", op) != op:
+        raise Refused("malformed", f"op is not {op!r}; leave it out of {op}.json")
+    named = fields.setdefault("job", job)
+    if isinstance(named, int) and named != job:
+        raise Refused(
+            "foreign", f"this process belongs to job {job}; it can't speak for job {named}"
+        )
+    try:
+        message = msgspec.convert(fields, Report | Checkpoint)
+    except msgspec.ValidationError as fault:
+        raise Refused("malformed", str(fault).replace("$.", "")) from None
+    if isinstance(message, Checkpoint) and not message.path.isprintable():
+        raise Refused("malformed", "'path' has characters that can't be printed")
+    return message
+
+
+def _object(data: bytes) -> dict[str, object]:
+    """The JSON object; NaN and Infinity, which Python's own encoder writes, are let through."""
+    try:
+        # A number of thousands of digits is a ValueError, too.
+        found = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Refused("malformed", "not UTF-8 text; send one JSON object a line") from None
+    except RecursionError:
+        raise Refused("malformed", "nested too deeply; send one flat JSON object") from None
+    except ValueError as fault:
+        raise Refused("malformed", f"not JSON: {fault}") from None
+    if not isinstance(found, dict):
+        raise Refused("malformed", 'not a JSON object; send one such as {"op":"report"}')
+    return found

@@ -1,0 +1,171 @@
+"""The way to onesd: leases fetched, full reports pushed, each under a munge credential."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import msgspec
+
+from ones.daemon import munge
+from ones.daemon.wire import AGENT_PURPOSE, LEASE_PURPOSE, Lease, NodeReport
+from ones.slurm_ext.errors import OnesError
+
+log = logging.getLogger(__name__)
+LEASE_TIMEOUT = 0.7  # slurmstepd waits for 1 s and then starts the job without us
+PUSH_TIMEOUT = 10.0
+DEBOUNCE = 0.2  # seconds in which several urgent things become one push
+LEAST_GAP = 0.5  # seconds between two pushes, however urgent
+MOST_BACKOFF = 3  # intervals between two attempts to reach a controller that is silent
+JITTER = 0.1  # of the interval, so that a cluster's agents don't speak as one
+MOST_ANSWER = 65536
+
+Sign = Callable[[str, str, bytes], str]  # purpose, subject, body -> credential
+
+
+class ControllerError(OnesError):
+    """onesd can't be reached or refuses us."""
+
+
+class Onesd:
+    """The controller, as an agent sees it."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        controller: str,
+        node: str,
+        sign: Sign = munge.sign,
+    ) -> None:
+        self._session = session
+        self._controller = controller
+        self._node = node
+        self._sign = sign
+
+    async def send(self, report: NodeReport) -> None:
+        """Push a report; raises ControllerError."""
+        body = msgspec.json.encode(report)
+        if await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body) is None:
+            raise self._fault("takes no reports; is it another program, or of another release?")
+
+    async def lease(self, job: int) -> Lease | None:
+        """What onesd gave the job, None where it knows nothing of it; raises ControllerError."""
+        path, subject = f"/v1/lease/{job}", str(job).encode()
+        try:
+            async with asyncio.timeout(LEASE_TIMEOUT):
+                answer = await self._ask("GET", path, LEASE_PURPOSE, None, signed=subject)
+        except TimeoutError:
+            raise self._fault(f"no answer within {LEASE_TIMEOUT} s") from None
+        if answer is None:
+            return None
+        try:
+            return msgspec.json.decode(answer, type=Lease)
+        except msgspec.DecodeError as fault:
+            raise self._fault(f"answers what is no lease: {fault}") from None
+
+    async def _ask(
+        self, method: str, path: str, purpose: str, body: bytes | None, *, signed: bytes
+    ) -> bytes | None:
+        """One request; None for 404."""
+        try:
+            credential = await asyncio.to_thread(self._sign, purpose, self._node, signed)
+        except munge.MungeError as fault:
+            raise ControllerError(str(fault)) from None
+        headers = {"Authorization": f"Munge {credential}", "Ones-Node": self._node}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        url = f"http://{self._controller}{path}"
+        patience = aiohttp.ClientTimeout(total=PUSH_TIMEOUT)
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=headers, timeout=patience, allow_redirects=False
+            ) as answer:
+                text = await answer.content.read(MOST_ANSWER)
+                if answer.status == 404:
+                    return None
+                if answer.status != 200:
+                    raise self._fault(f"refuses: {_error(text) or answer.reason}")
+                return text
+        except TimeoutError:
+            raise self._fault(f"no answer within {PUSH_TIMEOUT:g} s") from None
+        except (aiohttp.ClientError, OSError) as fault:
+            raise self._fault(f"can't be reached: {fault}") from None
+
+    def _fault(self, what: str) -> ControllerError:
+        return ControllerError(" ".join(f"onesd at {self._controller} {what}".split())[:300])
+
+
+class Pusher:
+    """Pushes a full report every interval, at once when asked to, for ever.
+
+    A report that gets lost costs nothing: the next one says it all again. So nothing is queued.
+    """
+
+    def __init__(
+        self,
+        onesd: Onesd,
+        build: Callable[[], Awaitable[NodeReport]],
+        *,
+        interval: float,
+        done: Callable[[NodeReport, bool], None] = lambda _report, _heard: None,
+    ) -> None:
+        self._onesd = onesd
+        self._build = build
+        self._interval = interval
+        self._done = done
+        self._urgent = asyncio.Event()
+        self._failures = 0
+        self._told = ""
+
+    def soon(self) -> None:
+        """Something happened that onesd should not wait an interval for."""
+        self._urgent.set()
+
+    async def run(self) -> None:
+        """Push until cancelled."""
+        while True:
+            pushed_at = time.monotonic()
+            await self.push()
+            try:
+                async with asyncio.timeout(self._pause()):
+                    await self._urgent.wait()
+                gap = LEAST_GAP - (time.monotonic() - pushed_at)
+                await asyncio.sleep(max(DEBOUNCE, gap))
+            except TimeoutError:
+                pass
+
+    async def push(self) -> None:
+        """One report; a failure is told once, until it changes or ends."""
+        self._urgent.clear()
+        report = await self._build()
+        try:
+            await self._onesd.send(report)
+        except ControllerError as fault:
+            self._failures += 1
+            if str(fault) != self._told:
+                self._told = str(fault)
+                log.warning("%s; trying again", fault)
+            self._done(report, False)
+            return
+        if self._failures:
+            log.info("onesd hears us again, after %d attempts", self._failures)
+        self._failures, self._told = 0, ""
+        self._done(report, True)
+
+    def _pause(self) -> float:
+        backoff = min(MOST_BACKOFF, 2 ** max(0, self._failures - 1))
+        return self._interval * backoff * (1 + JITTER * (2 * random.random() - 1))
+
+
+def _error(text: bytes) -> str:
+    """The controller's own words, where it has any."""
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    return str(answer.get("error", ""))[:200] if isinstance(answer, dict) else ""

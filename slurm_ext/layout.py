@@ -1,0 +1,105 @@
+"""How a job asked for its GPUs and tasks, and what it must ask for at another shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ones.policies.model import Shape
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.snapshot import JobRecord
+from ones.slurm_ext.tres import gpus_by_type
+
+Form = Literal["per_job", "per_node", "per_task"]
+PER_NODE = 0  # as gpus_per_task: one task on each node, whatever its GPUs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The form of a job's request, kept at every size."""
+
+    form: Form
+    gpu_type: str = ""  # '' where the job takes any
+    gpus_per_task: int = PER_NODE
+    per_node_fixed: int | None = None  # GPUs per node, where the job's form allows no other number
+
+    def suits(self, shape: Shape) -> bool:
+        """Whether whole tasks fit the shape's nodes."""
+        whole = self.gpus_per_task == PER_NODE or shape.gpus_per_node % self.gpus_per_task == 0
+        return whole and self.per_node_fixed in (None, shape.gpus_per_node)
+
+    def tasks_per_node(self, shape: Shape) -> int:
+        if self.gpus_per_task == PER_NODE:
+            return 1
+        return shape.gpus_per_node // self.gpus_per_task
+
+    def gpu(self, count: int) -> str:
+        """GPUs in the job's own type: Slurm refuses to mix typed with untyped."""
+        return f"gres/gpu:{self.gpu_type}:{count}" if self.gpu_type else f"gres/gpu:{count}"
+
+
+def layout_of(job: JobRecord, mark: Mark) -> Layout:
+    """Read the form of a job. Raises ValueError with why such a job can't be given other shapes."""
+    form, types = _form(job)
+    if len(types) > 1:
+        raise ValueError(f"it asks for several types of GPU ({', '.join(sorted(types))})")
+    ((gpu_type, count),) = types.items()
+    if form == "per_task":
+        fixed = job.tasks_per_node * count or None
+        return Layout(form=form, gpu_type=gpu_type, gpus_per_task=count, per_node_fixed=fixed)
+    gpus_per_task, fixed = _tasks(job, mark)
+    return Layout(form=form, gpu_type=gpu_type, gpus_per_task=gpus_per_task, per_node_fixed=fixed)
+
+
+def gpus_wanted(job: JobRecord) -> int:
+    """GPUs in the job's request as it stands now; 0 for a job without."""
+    try:
+        form, types = _form(job)
+    except ValueError:
+        return 0
+    each = sum(types.values())
+    times = {"per_job": 1, "per_node": job.nodes_wanted[0], "per_task": job.tasks}
+    return each * times[form]
+
+
+def gpu_type_wanted(job: JobRecord) -> str:
+    """The one type of GPU that the job asks for, or ''."""
+    try:
+        _, types = _form(job)
+    except ValueError:
+        return ""
+    return next(iter(types)) if len(types) == 1 else ""
+
+
+def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
+    # --gpus-per-node comes last: our own reshapes write it beside the other two.
+    forms: tuple[tuple[Form, str], ...] = (
+        ("per_job", job.tres_per_job),
+        ("per_task", job.tres_per_task),
+        ("per_node", job.tres_per_node),
+    )
+    for form, text in forms:
+        types = gpus_by_type(text)
+        if types:
+            return form, types
+    raise ValueError("it asks for no GPUs by --gpus, --gres, --gpus-per-node or --gpus-per-task")
+
+
+def _tasks(job: JobRecord, mark: Mark) -> tuple[int, int | None]:
+    """GPUs per task (or PER_NODE) and the GPUs per node, where they can't be changed."""
+    if mark.tasks is not None and mark.nodes is not None:
+        tasks, nodes, gpus = mark.tasks, mark.nodes, mark.request
+    else:
+        tasks, nodes, gpus = job.tasks, job.nodes_wanted[0], gpus_wanted(job)
+    tasks = tasks or job.tasks_per_node * nodes or nodes
+    if gpus == nodes and nodes > 1 and tasks == nodes:
+        # One task per GPU and one per node at once: only 1 GPU on each node is both.
+        return PER_NODE, 1
+    if tasks == nodes and job.tasks_per_node in (0, 1):
+        return PER_NODE, None
+    if tasks == gpus:
+        # Slurm lets nobody change --ntasks-per-node later.
+        return 1, job.tasks_per_node or None
+    raise ValueError(
+        f"its {tasks} tasks for {gpus} GPUs on {nodes} nodes are not one per GPU or one per node"
+    )

@@ -1,0 +1,69 @@
+"""The mark of a job that opted in, as job_submit.lua writes it into the job's admin_comment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ones.policies.sizes import Sizes
+from ones.slurm_ext.snapshot import MARK
+
+LONGEST = 1024
+MOST_COUNT = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1`; what follows a space is not ours.
+
+    Tasks and nodes are the job's own at submission: later its record shows the shape we gave it.
+    """
+
+    sizes: Sizes
+    request: int  # GPUs in the job's own request
+    held: bool  # held for onesd at submission
+    tasks: int | None = None
+    nodes: int | None = None
+
+    @classmethod
+    def parse(cls, admin_comment: str) -> Mark | None:
+        """The mark, or None where there is none that can be read."""
+        try:
+            return cls.read(admin_comment)
+        except ValueError:
+            return None
+
+    @classmethod
+    def read(cls, admin_comment: str) -> Mark:
+        """The mark. Raises ValueError with one line that says what is wrong with it."""
+        text = admin_comment.split(" ", 1)[0]
+        if not text.startswith(MARK):
+            raise ValueError(f"its admin comment does not begin with {MARK}")
+        if len(text) > LONGEST:
+            raise ValueError(f"its mark is longer than {LONGEST} characters")
+        values: dict[str, str] = {}
+        for item in text.removeprefix(MARK).split(";"):
+            key, equals, value = item.partition("=")
+            if not equals or not key or key in values:
+                raise ValueError(f"its mark has '{item}' where one key=value belongs")
+            values[key] = value
+        missing = [key for key in ("sizes", "request", "held") if key not in values]
+        if missing:
+            raise ValueError(f"its mark lacks {missing[0]}")
+        if values["held"] not in ("0", "1"):
+            raise ValueError(f"its mark says held={values['held']}, not 0 or 1")
+        return cls(
+            sizes=Sizes.parse(values["sizes"]),
+            request=_count(values, "request", least=1) or 1,
+            held=values["held"] == "1",
+            tasks=_count(values, "tasks", least=0),
+            nodes=_count(values, "nodes", least=1),
+        )
+
+
+def _count(values: dict[str, str], key: str, *, least: int) -> int | None:
+    text = values.get(key)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or not least <= int(text[:11]) <= MOST_COUNT:
+        raise ValueError(f"its mark says {key}={text[:20]}, not a count")
+    return int(text)

@@ -1,0 +1,252 @@
+"""Reads Slurm through PySlurm: binary messages instead of programs and their text."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ones.slurm_ext.command_reader import switches_of
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.hostlists import expand
+from ones.slurm_ext.job_json import ENDED, HOLDING
+from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.tres import gpus_by_type, gpus_in
+
+WORKER = "ones.slurm_ext.pyslurm_worker"
+
+
+class PyslurmReader:
+    """Takes snapshots through a worker process, which is given up when it misses the deadline."""
+
+    name = "pyslurm"
+
+    def __init__(self, timeout: float = 20.0) -> None:
+        self.timeout = timeout
+        self._worker: _Worker | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """All jobs, nodes and switches as slurmctld has them now."""
+        with self._one_at_a_time:
+            deadline = time.monotonic() + self.timeout
+            if self._worker is None:
+                worker = _Worker()
+                try:
+                    answer = worker.ask("releases", deadline)
+                    refuse_other_releases(answer)
+                    if answer["controller"] is None:
+                        raise SlurmUnreachable("pyslurm", "slurmctld does not answer; is it up?")
+                except SlurmError:
+                    worker.end()
+                    raise
+                self._worker = worker
+            taken = time.time()
+            try:
+                answer = self._worker.ask("read", deadline)
+            except SlurmError:
+                self.close()
+                raise
+        return snapshot_of(answer, taken)
+
+    def close(self) -> None:
+        """End the worker; the next snapshot starts another."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+
+def available(timeout: float = 20.0) -> str | None:
+    """Why PySlurm cannot be used here; None when it can."""
+    worker = _Worker()
+    try:
+        refuse_other_releases(worker.ask("releases", time.monotonic() + timeout))
+    except SlurmError as error:
+        return error.reason
+    finally:
+        worker.end()
+    return None
+
+
+def refuse_other_releases(answer: Mapping[str, Any]) -> None:
+    """Raise unless PySlurm was compiled for the libslurm and the slurmctld that are in use."""
+    built_for = ".".join(map(str, answer["built_for"][:2]))
+    if answer["library"] != answer["built_for_library"]:
+        raise SlurmError(
+            "pyslurm",
+            f"is built for Slurm {built_for} (libslurm {answer['built_for_library']}) and finds "
+            f'libslurm {answer["library"]}; build it again or set reader = "commands"',
+        )
+    controller = answer["controller"]
+    if controller is not None and controller.split(".")[:2] != built_for.split("."):
+        raise SlurmError(
+            "pyslurm",
+            f"is built for Slurm {built_for} and slurmctld is of {controller}; "
+            'build it again or set reader = "commands"',
+        )
+
+
+class _Worker:
+    """A worker process and the pipes to it."""
+
+    def __init__(self) -> None:
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", WORKER],
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+        )
+
+    def ask(self, request: str, deadline: float) -> Mapping[str, Any]:
+        """The worker's answer, or SlurmError when there is none by the deadline."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        self._complaints.truncate(0)
+        self._complaints.seek(0)
+        pieces: list[bytes] = []
+        try:
+            self._process.stdin.write(f"{request}\n".encode())
+            self._process.stdin.flush()
+            while not pieces or not pieces[-1].endswith(b"\n"):
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                    raise SlurmUnreachable("pyslurm", "slurmctld did not answer in time; is it up?")
+                pieces.append(os.read(pipe, 1 << 20))
+                if not pieces[-1]:
+                    raise SlurmError("pyslurm", f"its process ended: {self._last_complaint()}")
+        except BrokenPipeError as error:
+            raise SlurmError("pyslurm", f"its process ended: {self._last_complaint()}") from error
+        answer: Mapping[str, Any] = json.loads(b"".join(pieces))
+        if "error" in answer:
+            raise (SlurmUnreachable if answer["unreachable"] else SlurmError)(
+                "pyslurm", answer["error"]
+            )
+        return answer
+
+    def _last_complaint(self) -> str:
+        self._process.wait()
+        self._complaints.seek(0)
+        lines = self._complaints.read().decode(errors="replace").strip("\0\n ").splitlines()
+        return lines[-1] if lines else f"exit status {self._process.returncode}"
+
+    def end(self) -> None:
+        """Kill the process; it only reads, and a blocked one would not notice anything gentler."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._complaints):
+            if pipe is not None:
+                pipe.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, less the variables by which a job or a user steers Slurm's library."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith("SLURM_")
+    }
+
+
+def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
+    """The worker's answer as records."""
+    nodes = {fields["name"]: node_record(fields) for fields in answer["nodes"]}
+    node_table = tuple(nodes)
+    jobs = (job_record(fields, node_table) for fields in answer["jobs"])
+    return Snapshot(
+        taken=taken,
+        jobs={job.id: job for job in jobs},
+        nodes=nodes,
+        switches=switches_of(answer["topology"]),
+    )
+
+
+def job_record(fields: Mapping[str, Any], node_table: Sequence[str]) -> JobRecord:
+    """A job's fields as a record; node_table names the nodes in slurmctld's order."""
+    state, limit = fields["state"], fields["time_limit"]
+    least = fields["least_nodes"] or 0
+    ran = state != "PENDING" and bool(fields["nodes"])
+    return JobRecord(
+        id=fields["id"],
+        name=fields["name"],
+        user=fields["user"] or user_name(fields["uid"]),
+        account=fields["account"],
+        partition=fields["partition"],
+        qos=fields["qos"],
+        state=state,
+        flags=frozenset(fields["flags"]),
+        reason=fields["reason"],
+        priority=fields["priority"],
+        held=fields["priority"] == 0,
+        restarts=fields["restarts"],
+        submitted=float(fields["submitted"]),
+        eligible=float(fields["eligible"]),
+        # Of a pending job Slurm foretells the start, of a running one the end.
+        started=float(fields["started"]) if ran else 0.0,
+        ended=float(fields["ended"]) if state in ENDED else 0.0,
+        time_limit=None if limit is None or limit < 0 else 60.0 * limit,
+        nodes_wanted=(least, max(least, fields["most_nodes"] or 0)),
+        tasks=fields["tasks"] or least,
+        cpus_per_task=fields["cpus_per_task"] or 1,
+        tasks_per_node=fields["tasks_per_node"] or 0,
+        cpus=fields["cpus"] or 0,
+        tres_per_job=fields["tres_per_job"],
+        tres_per_node=fields["tres_per_node"],
+        tres_per_task=fields["tres_per_task"],
+        features=fields["features"],
+        dependency=fields["dependency"],
+        required_nodes=fields["required_nodes"],
+        excluded_nodes=fields["excluded_nodes"],
+        nodes=fields["nodes"],
+        gpus_on=gpus_on(fields, node_table) if state in HOLDING else {},
+        batch_host=fields["batch_host"],
+        admin_comment=fields["admin_comment"],
+        requeue=bool(fields["requeue"]),
+        array_job=fields["array_job"],
+    )
+
+
+def gpus_on(fields: Mapping[str, Any], node_table: Sequence[str]) -> dict[str, int]:
+    """How many GPUs the job has on each of its nodes."""
+    names = expand(fields["nodes"])
+    # Slurm lists them in its node table's order, which is slurm.conf's and not the alphabet's.
+    places = [place for place in fields["positions"] if place < len(node_table)]
+    if {node_table[place] for place in places} == set(names):
+        names = tuple(node_table[place] for place in places)
+    counts = {name: gpus_in(gres) for name, gres in zip(names, fields["gres"], strict=False)}
+    return {name: count for name, count in counts.items() if count}
+
+
+def node_record(fields: Mapping[str, Any]) -> NodeRecord:
+    """A node's fields as a record."""
+    gpus = gpus_by_type(fields["gres"])
+    return NodeRecord(
+        name=fields["name"],
+        states=frozenset(fields["states"].split("+")),
+        reason=fields["reason"],
+        gpu_type="+".join(sorted(kind or "gpu" for kind in gpus)),
+        gpus=sum(gpus.values()),
+        gpus_used=gpus_in(fields["gres_used"]),
+        partitions=frozenset(filter(None, fields["partitions"].split(","))),
+        features=frozenset(filter(None, fields["features"].split(","))),
+    )
+
+
+@lru_cache(maxsize=4096)
+def user_name(uid: int) -> str:
+    """The user's name, or the number of one whom this host does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
