@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ones.policies.guard import Limits
+from ones.policies.model import MAX_WAIT
 from ones.policies.registry import make
 from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.moves import MoveLimits
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
 
@@ -23,11 +25,7 @@ class ConfigError(OnesError):
     """The configuration can't be used; the text names file, key and what is allowed."""
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class SlurmConfig(_Table):
+class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How Slurm is read."""
 
     reader: Literal["auto", "pyslurm", "commands"] = "auto"
@@ -35,7 +33,7 @@ class SlurmConfig(_Table):
     writes_per_second: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 10.0
 
 
-class AgentConfig(_Table):
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ones-agent does on a GPU node."""
 
     interval: Period = 10.0
@@ -44,15 +42,14 @@ class AgentConfig(_Table):
     metrics: str = "127.0.0.1:9460"
 
 
-class GuardConfig(_Table):
+class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the guard allows, whatever the policy; the names are Slurm's where Slurm has them."""
 
     grace_time: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     exempt_time: Annotated[float, msgspec.Meta(ge=0)] = 120.0
     max_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
     min_gain: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-    max_wait: Annotated[float, msgspec.Meta(gt=0)] = 4 * 3600.0
-    moves_at_once: Annotated[int, msgspec.Meta(ge=1)] = 8
+    max_wait: Annotated[float, msgspec.Meta(gt=0)] = MAX_WAIT
 
     def limits(self) -> Limits:
         return Limits(
@@ -61,11 +58,10 @@ class GuardConfig(_Table):
             max_resizes_per_hour=self.max_resizes_per_hour,
             min_gain=self.min_gain,
             max_wait=self.max_wait,
-            moves_at_once=self.moves_at_once,
         )
 
 
-class MoveConfig(_Table):
+class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each step of a move may take, in seconds."""
 
     checkpoint_timeout: Period = 300.0
@@ -73,7 +69,7 @@ class MoveConfig(_Table):
     start_timeout: Period = 60.0
 
 
-class Config(_Table):
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One site's ONES."""
 
     controller: str = "localhost:7667"
@@ -92,6 +88,14 @@ class Config(_Table):
     agent: AgentConfig = AgentConfig()
     guard: GuardConfig = GuardConfig()
     moves: MoveConfig = MoveConfig()
+
+    def move_limits(self) -> MoveLimits:
+        return MoveLimits(
+            checkpoint_timeout=self.moves.checkpoint_timeout,
+            requeue_timeout=self.moves.requeue_timeout,
+            start_timeout=self.moves.start_timeout,
+            checkpoint_signal=self.checkpoint_signal,
+        )
 
     @property
     def controller_address(self) -> tuple[str, int]:

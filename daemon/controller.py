@@ -21,16 +21,16 @@ from ones.daemon.records import Records
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
-from ones.policies.guard import History, Move, Verdict, check, freeze, reconcile, validate
+from ones.policies.guard import Move, Verdict, check, freeze, reconcile, validate
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
 from ones.policies.registry import make
 from ones.policies.reserve import reserve
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, waiting_plain_jobs
+from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, to_release, waiting_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import MoveRecord
-from ones.slurm_ext.snapshot import NodeRecord, Reader, Snapshot
+from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
 
 log = logging.getLogger(__name__)
 ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
@@ -94,7 +94,7 @@ class Controller:
         )
         self._loop = asyncio.get_running_loop()
         self._commands = commands
-        self._policy = make(config.policy)
+        self._policy = make(config.policy, max_wait=config.guard.max_wait)
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
         self._mover = Mover(
@@ -129,7 +129,8 @@ class Controller:
 
     def _round(self, begun: float) -> None:
         snapshot = self._observe()
-        jobs, ignored = elastic_jobs(snapshot)
+        holds = self._records.holds()
+        jobs, ignored = elastic_jobs(snapshot, holds)
         jobs = self._with_history(jobs, snapshot)
         nodes = self._nodes(snapshot)
         problem = assess(
@@ -149,7 +150,18 @@ class Controller:
         validate(problem, plan)
         verdict = check(reconcile(problem, plan), problem, history, limits)
         decisions = self._act(problem, verdict, snapshot)
-        self._record(number, begun, snapshot, problem, plan, decisions, ignored)
+        if self.acts():
+            for job in to_release(snapshot, ignored, holds):
+                self._mover.let_go(snapshot.jobs[job], ignored[job])
+        self._record(
+            number=number,
+            begun=begun,
+            snapshot=snapshot,
+            problem=problem,
+            plan=plan,
+            decisions=decisions,
+            ignored=ignored,
+        )
 
     def _observe(self) -> Snapshot:
         begun = self.clock()
@@ -163,30 +175,31 @@ class Controller:
     def _with_history(self, jobs: Sequence[Job], snapshot: Snapshot) -> list[Job]:
         """What Slurm's present record of a job doesn't say: earlier runs, reports, open moves."""
         moving = {move.job: move for move in self.open_moves()}
-        known = []
-        for job in jobs:
-            record = snapshot.jobs[int(job.id)]
-            batch, batches = self._learning.batches(record)
-            past = self._records.past(record, now=self.clock())
-            job = replace(
-                job,
-                submitted=past.submitted,
-                executed=past.executed,
-                waited=past.waited,
-                batch=batch,
-                batches=batches,
-            )
-            move = moving.get(int(job.id))
-            if move is not None:
-                # Where it is going is as good as taken, so that nothing else is planned there.
-                claim = move.target if move.target is not None else job.placement
-                job = replace(job, placement=claim, fixed=f"{move.kind} under way")
-            elif job.placement is not None and not job.fixed and not self._learning.ready(record):
-                job = replace(job, fixed="it has not yet said that it can save a checkpoint")
-            elif not job.fixed and (why := self._records.not_resizable(record)):
-                job = replace(job, fixed=why)
-            known.append(job)
-        return known
+        return [
+            self._with_past(job, snapshot.jobs[int(job.id)], moving.get(int(job.id)))
+            for job in jobs
+        ]
+
+    def _with_past(self, job: Job, record: JobRecord, move: MoveRecord | None) -> Job:
+        batch, batches = self._learning.batches(record)
+        past = self._records.past(record, now=self.clock())
+        placement, fixed = job.placement, job.fixed
+        if move is not None:
+            # Where it is going is as good as taken, so that nothing else is planned there.
+            placement = move.target or placement
+            fixed = f"{move.kind} under way"
+        elif placement is not None and not fixed and not self._learning.ready(record):
+            fixed = "it has not yet said that it can save a checkpoint"
+        return replace(
+            job,
+            submitted=past.submitted,
+            executed=past.executed,
+            waited=past.waited,
+            batch=batch,
+            batches=batches,
+            placement=placement,
+            fixed=fixed or self._records.not_resizable(record),
+        )
 
     def _nodes(self, snapshot: Snapshot) -> list[Node]:
         return [
@@ -209,9 +222,7 @@ class Controller:
         self.store.set_fact(name, memory)
         return plan
 
-    def _act(
-        self, problem: Problem, verdict: Verdict, snapshot: Snapshot
-    ) -> tuple[Decision, ...]:
+    def _act(self, problem: Problem, verdict: Verdict, snapshot: Snapshot) -> tuple[Decision, ...]:
         jobs = {job.id: job for job in problem.jobs}
         decisions = []
         for move in verdict.allowed:
@@ -236,6 +247,7 @@ class Controller:
 
     def _record(
         self,
+        *,
         number: int,
         begun: float,
         snapshot: Snapshot,
@@ -271,7 +283,7 @@ class Controller:
             self._mover.tick(self._observe())
 
     def tick_interval(self) -> float:
-        """Often while something moves, but never so that Slurm is read more than a tenth of time."""
+        """Often while something moves, yet Slurm is read for a tenth of the time at most."""
         return max(1.0, 10 * self._read_seconds)
 
     def open_moves(self) -> list[MoveRecord]:
@@ -283,15 +295,22 @@ class Controller:
             self._loop.call_soon_threadsafe(self.wake.set)
 
     def lease(self, job: int) -> Lease | None:
-        """What the job's environment should say. A batch goes only with the size it was made for."""
+        """What the job's environment should say.
+
+        A batch was planned for a size. Where Slurm gave the job another one (it was released by
+        somebody else, say), the batch is left to the job.
+        """
         row = self.store.row("SELECT * FROM leases WHERE job = ?", job)
         if row is None:
             return None
+        record = self.published.snapshot.jobs.get(job)
+        held = sum(record.gpus_on.values()) if record is not None else 0
+        planned = held in (0, row["gpus"])
         return Lease(
             job=job,
             sizes=row["sizes"],
-            gpus=row["gpus"],
-            batch=row["batch"],
+            gpus=row["gpus"] if planned else held,
+            batch=row["batch"] if planned else None,
             checkpoint_signal=self.config.checkpoint_signal,
         )
 

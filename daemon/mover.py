@@ -8,8 +8,7 @@ the same `advance` repeats the step or skips it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning, fits
@@ -17,9 +16,10 @@ from ones.daemon.metrics import Metrics
 from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import Job, Placement
+from ones.slurm_ext.actions import Release
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance
+from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
@@ -71,37 +71,47 @@ class Mover:
                 begun_at=now,
             )
             self._write(begun)
-        log.info(
-            "job %d: %s to %s: %s", record.id, move.kind, _words(move.target), move.reason
-        )
+        log.info("job %d: %s to %s: %s", record.id, move.kind, _words(move.target), move.reason)
         if move.target is not None:
             self._lease(job, move.target, move.batch)
+
+    def let_go(self, record: JobRecord, why: str) -> None:
+        """Release a job that is held for us although we can't handle it: it runs as a plain job."""
+        try:
+            self._actuator.perform(Release(job=record.id, restarts=record.restarts))
+        except (JobChanged, SlurmError) as fault:
+            log.warning("job %d: %s; tried again in the next round", record.id, fault)
+            return
+        log.info("job %d: released as a plain job: %s", record.id, why)
+        now = self._clock()
+        row = {"job": record.id, "restarts": record.restarts, "since": now, "released": now}
+        self._store.put("holds", [row])
 
     def tick(self, snapshot: Snapshot) -> None:
         """Take every step that is due."""
         checkpoints = self._inbox.checkpoints()
-        for move in self.open():
+        moves = self.open()
+        free, coming = _free(snapshot), leaving(moves, snapshot.jobs)
+        for move in moves:
             record = snapshot.jobs.get(move.job)
             told = checkpoints.get(move.job)
-            confirmed = told is not None and record is not None and fits(told, record)
+            confirmed = told is not None and fits(told, record)
             evidence = Evidence(
                 now=self._clock(),
                 checkpoint_at=told.received.at if told is not None and confirmed else None,
                 ready=record is not None and self._learning.ready(record),
-                free=_free(snapshot),
+                free=free,
+                coming=coming,
             )
             self._advance(move, record, evidence)
 
     def _advance(self, move: MoveRecord, record: JobRecord | None, evidence: Evidence) -> None:
         for _ in range(STEPS_A_TICK):
             following = advance(move, record, evidence, self._limits)
-            if following.action is None:
-                if following.move != move:
-                    self._record(move, following.move)
-                return
             # Intent first: after a crash here, `advance` finds the step begun and looks again.
             self._record(move, following.move)
-            move = following.move
+            if following.action is None:
+                return
             try:
                 record = self._actuator.perform(following.action)
             except JobChanged as fault:
@@ -111,11 +121,15 @@ class Mover:
                 self._metrics.slurm_errors.inc()
                 log.warning("job %d: %s; tried again", move.job, fault)
                 return
+            self._record(following.move, following.done)
+            move = following.done
 
     def _record(self, before: MoveRecord, after: MoveRecord) -> None:
+        if after == before:
+            return
         with self._store.transaction():
             self._write(after)
-            self._holds(before, after)
+            self._hold(after)
         if after.outcome and not before.outcome:
             log.info("job %d: %s: %s", after.job, after.kind, after.outcome)
             short = after.outcome.split(":")[0]
@@ -131,22 +145,18 @@ class Mover:
             move.id,
         )
 
-    def _holds(self, before: MoveRecord, after: MoveRecord) -> None:
-        """Keep the table that ones-release reads: which jobs are held by us, and which no longer."""
-        if after.holds and not before.holds:
-            row = {
-                "job": after.job,
-                "restarts": after.restarts,
-                "since": self._clock(),
-                "released": None,
-            }
-            self._store.put("holds", [row])
-        if after.released and not before.released:
-            now = self._clock()
-            self._store.put(
-                "holds",
-                [{"job": after.job, "restarts": after.restarts, "since": now, "released": now}],
-            )
+    def _hold(self, move: MoveRecord) -> None:
+        """Keep the table that ones-release reads: the jobs that we hold, and held."""
+        if not (move.holds or move.outcome):
+            return
+        now = self._clock()
+        row = {
+            "job": move.job,
+            "restarts": move.restarts,
+            "since": now,
+            "released": None if move.holds else now,
+        }
+        self._store.put("holds", [row])
 
     def _lease(self, job: Job, target: Placement, batch: int | None) -> None:
         row = {"job": int(job.id), "sizes": str(job.sizes), "gpus": target.gpus, "batch": batch}

@@ -101,7 +101,7 @@ def sign(purpose: str, subject: str, body: bytes, *, socket: str | None = None) 
 def verify(
     credential: str, purpose: str, subject: str, body: bytes, *, socket: str | None = None
 ) -> Credential:
-    """Open the credential of a request; raises MungeError unless it was signed for just this one."""
+    """Open the credential of a request; raises MungeError unless it was signed for this one."""
     opened = decode(credential, socket=socket)
     if opened.payload != _statement(purpose, subject, body):
         raise MungeError("the credential was signed for another request")

@@ -13,8 +13,9 @@ from ones.policies.guard import History
 from ones.policies.model import JobId
 from ones.slurm_ext.accounting import runs_of
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.elastic import ALIVE, Hold, Holds
 from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ones.daemon.controller import Round
 
 HOUR = 3600.0
-ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,9 @@ class Records:
         # Slurm has forgotten these (MinJobAge) while we were away: accounting knows their end.
         for job in known:
             stale.append(job)
-            self._store.write("UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job)
+            self._store.write(
+                "UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job
+            )
         self.refresh_runs(stale)
 
     def _meet(self, record: JobRecord) -> None:
@@ -149,6 +151,13 @@ class Records:
             record.restarts,
         )
         return "" if row is None else f"not resizable in this run; {row['outcome']}"
+
+    def holds(self) -> Holds:
+        """What we wrote down about holding jobs."""
+        return {
+            row["job"]: Hold(restarts=row["restarts"], released=row["released"] is not None)
+            for row in self._store.rows("SELECT job, restarts, released FROM holds")
+        }
 
     def arrivals(self, *, since: float) -> list[float]:
         rows = self._store.rows("SELECT submitted FROM jobs WHERE submitted > ?", since)

@@ -6,13 +6,13 @@ Every answer carries `meta` with the schema's version; fields are only ever adde
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ones.policies.model import Job, Placement
+from ones.policies.forecast import by_name, own_batch, seconds_left
+from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.hostlists import fold
 
@@ -281,39 +281,41 @@ def explain(controller: Controller, number: int, only: str | None) -> Json:
         if int(move.job) == number:
             lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
     outlook = last.problem.outlooks.get(this.id) if last.problem else None
-    if outlook is None:
+    if outlook is None or last.problem is None:
         return _answer(lines=lines, sizes=[])
     lines.append(
         f"believed: {outlook.remaining:.0f} samples to go of"
         f" {outlook.processed + outlook.remaining:.0f}, from {outlook.points} speed measurements;"
         f" a restart costs {outlook.restart_cost:.0f} s"
     )
-    types = {node.gpu_type: node for node in last.problem.nodes} if last.problem else {}
-    return _answer(lines=lines, sizes=_speeds(this, outlook, types))
+    return _answer(lines=lines, sizes=_speeds(this, outlook, last.problem))
 
 
-def _speeds(job: Job, outlook: Any, types: Mapping[str, object]) -> list[Json]:
-    gpu_type = job.gpu_type_for(types)
-    listed = []
+def _speeds(job: Job, outlook: Outlook, problem: Problem) -> list[Json]:
+    """The believed speed at each size, with the batch that the job has now."""
+    nodes = by_name(problem.nodes)
+    there = job.placement.nodes if job.placement else sorted(job.nodes)
+    gpu_type = next((nodes[name].gpu_type for name in there if name in nodes), "")
+    batch = own_batch(job, outlook)
+    listed: list[Json] = []
     for gpus in job.sizes:
         shapes = [shape for shape in job.shapes if shape.gpus == gpus]
         if not shapes:
             listed.append({"gpus": gpus, "note": "no allocation can promise this size here"})
             continue
-        shape = min(shapes)
-        batch = job.batch_at(gpus)
-        seconds = float(
-            outlook.speed.step_seconds(
-                gpu_type, np.array([shape.nodes]), np.array([gpus]), np.array([float(batch)])
-            )[0]
+        left = seconds_left(
+            outlook,
+            gpu_type,
+            nodes=np.array([min(shapes).nodes]),
+            gpus=np.array([gpus]),
+            batch=np.array([batch]),
         )
-        rate = batch / seconds
         listed.append(
             {
                 "gpus": gpus,
                 "batch": batch,
-                "samples_per_second": rate,
-                "time_left": outlook.remaining / rate,
+                "samples_per_second": outlook.remaining / float(left[0]),
+                "time_left": float(left[0]),
                 "note": "now" if job.placement and job.placement.gpus == gpus else "",
             }
         )

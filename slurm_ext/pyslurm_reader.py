@@ -186,7 +186,7 @@ def job_record(fields: Mapping[str, Any], node_table: Sequence[str]) -> JobRecor
         qos=fields["qos"],
         state=state,
         flags=frozenset(fields["flags"]),
-        reason=fields["reason"],
+        reason=fields["reason_text"] or fields["reason"],
         priority=fields["priority"],
         held=fields["priority"] == 0,
         restarts=fields["restarts"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -15,6 +15,15 @@ from ones.daemon.wire import GpuSample
 from ones.slurm_ext.errors import OnesError
 
 _GPU = ["node", "gpu", "uuid"]
+_GAUGES: tuple[tuple[str, str, Callable[[GpuSample], float | None]], ...] = (
+    ("healthy", "1 while the driver reaches the GPU.", lambda gpu: gpu.healthy),
+    ("utilization_ratio", "Share of time with a kernel.", lambda gpu: gpu.utilization),
+    ("memory_used_bytes", "Memory in use.", lambda gpu: gpu.memory_used),
+    ("memory_total_bytes", "Memory of the GPU.", lambda gpu: gpu.memory_total),
+    ("power_watts", "Power drawn.", lambda gpu: gpu.power),
+    ("temperature_celsius", "Temperature of the GPU.", lambda gpu: gpu.temperature),
+    ("last_xid", "Code of the last XID error event.", lambda gpu: gpu.xid),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +81,7 @@ class _Gpus(Collector):
 
     def collect(self) -> Iterable[Metric]:
         state = self._metrics.state
-        for name, text, value in (
-            ("healthy", "1 while the driver reaches the GPU.", lambda gpu: gpu.healthy),
-            ("utilization_ratio", "Share of time with a kernel.", lambda gpu: gpu.utilization),
-            ("memory_used_bytes", "Memory in use.", lambda gpu: gpu.memory_used),
-            ("memory_total_bytes", "Memory of the GPU.", lambda gpu: gpu.memory_total),
-            ("power_watts", "Power drawn.", lambda gpu: gpu.power),
-            ("temperature_celsius", "Temperature of the GPU.", lambda gpu: gpu.temperature),
-            ("last_xid", "Code of the last XID error event.", lambda gpu: gpu.xid),
-        ):
+        for name, text, value in _GAUGES:
             family = GaugeMetricFamily(f"ones_gpu_{name}", text, labels=_GPU)
             for gpu in state.gpus:
                 told = value(gpu)

@@ -158,7 +158,7 @@ class Pusher:
         self._done(report, True)
 
     def _pause(self) -> float:
-        backoff = min(MOST_BACKOFF, 2 ** max(0, self._failures - 1))
+        backoff = min(MOST_BACKOFF, max(1, self._failures))
         return self._interval * backoff * (1 + JITTER * (2 * random.random() - 1))
 
 

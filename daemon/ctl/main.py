@@ -243,7 +243,7 @@ def explain(job: int, as_json: bool) -> None:
             "time_left": "TIME LEFT",
             "note": "",
         }
-        rows = [{**size, "time_left": duration(size["time_left"])} for size in answer["sizes"]]
+        rows = [{**size, "time_left": duration(size.get("time_left"))} for size in answer["sizes"]]
         click.echo(table(rows, columns))
 
 

@@ -176,6 +176,8 @@ def patch(source: Path, exact: Path) -> None:
         package / "core/node.pyx",
         [
             (1, r"^(?=cdef class Nodes)", SELECTED),
+            # libslurm works out MIXED as it does for scontrol; PySlurm's own way overlooks GPUs.
+            (1, r"int flags = slurm\.SHOW_ALL", r"int flags = slurm.SHOW_MIXED | slurm.SHOW_ALL"),
             (
                 1,
                 r"^( +)return u64_parse\(self\.info\.alloc_memory, on_noval=0\)",

@@ -50,6 +50,7 @@ def test_history_is_forgotten_by_age_and_running_jobs_are_not(tmp_path: Path) ->
             "requested": 1,
             "submitted": 0.0,
             "state": "X",
+            "family": "u/n",
             "ended": ended,
         }
         store.put("jobs", [row])

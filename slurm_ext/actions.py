@@ -1,0 +1,56 @@
+"""What can be done to one job; the actuator carries it out, moves decide on it.
+
+`restarts` is the restart count that the job must have: with another it is not the job that was
+decided upon, and nothing is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ones.policies.model import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Ask the running job for a checkpoint."""
+
+    job: int
+    restarts: int
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueHold:
+    """Stop the running job, back into the queue, held."""
+
+    job: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Give the held job a shape and the nodes to have it on."""
+
+    job: int
+    restarts: int
+    target: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let the held job start; on one that runs, clear a hold that would outlive this run."""
+
+    job: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold the pending job as an administrator does, and take its pinned nodes away."""
+
+    job: int
+    restarts: int
+
+
+Action = Signal | RequeueHold | Reshape | Release | Hold

@@ -1,0 +1,390 @@
+"""The three moves of a job as a pure state machine: start, resize, preempt.
+
+`advance` looks at a move's record and at what Slurm and the job say now, and answers with at most
+one action. The shell writes `move` down, carries the action out, and then writes `done` down. A
+crash between any two of these is safe: the next `advance` sees what Slurm really has, and repeats
+the action or passes over it. Everything that anybody else does to the job in the meantime ends the
+move: nothing more is written, and the outcome says what happened.
+
+    start:             begun > shaping > shaped > releasing > starting
+    resize:  begun > asking > asked > stopping > stopped > shaping > shaped > releasing > starting
+    preempt: begun > asking > asked > stopping > stopped
+    A start that does not come within its time is withdrawn: starting > withdrawing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from ones.policies.model import Placement
+from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Signal
+from ones.slurm_ext.hostlists import expand, fold
+from ones.slurm_ext.job_json import ENDED
+from ones.slurm_ext.snapshot import JobRecord
+
+Kind = Literal["start", "resize", "preempt"]
+Step = Literal[
+    "begun", "asking", "asked", "stopping", "stopped", "shaping", "shaped", "releasing",
+    "starting", "withdrawing",
+]  # fmt: skip
+_BEFORE_STOP = frozenset({"begun", "asking", "asked"})
+
+# How far a node's clock may run behind ours: a confirmation so little older than our request is
+# taken for one. At worst it is of a periodic checkpoint, and this much work is done again.
+CLOCK_SKEW = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLimits:
+    """How long the steps of a move may take, in seconds, and how jobs are asked."""
+
+    checkpoint_timeout: float = 300.0
+    requeue_timeout: float = 120.0
+    start_timeout: float = 60.0
+    settle: float = 1.5
+    """From a requeue to the next start. slurmd refuses, and Slurm then fails, a batch job that is
+    started in the same second in which its last run was ended ("Job credential revoked")."""
+    checkpoint_signal: str = "USR1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known besides Slurm's record of the job."""
+
+    now: float
+    checkpoint_at: float | None = None  # when the job's present run last confirmed a checkpoint
+    ready: bool = False  # whether its present run has reported
+    free: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs that are free now
+    coming: Mapping[str, int] = field(default_factory=dict)
+    """Node -> GPUs that other moves under way are about to free; see `leaving`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRecord:
+    """One move as the journal keeps it."""
+
+    id: int
+    job: int
+    kind: Kind
+    restarts: int  # of the job when the move was decided
+    target: Placement | None = None  # None: a preempt
+    batch: int | None = None
+    reason: str = ""
+    begun_at: float
+    step: Step = "begun"
+    asked_at: float | None = None
+    deadline: float | None = None  # of the present step
+    holds: bool = False  # whether the job is, or is about to be, held by us
+    outcome: str = ""  # empty: under way; else "done" or "WORD: what happened"
+
+    def __post_init__(self) -> None:
+        if (self.target is None) != (self.kind == "preempt"):
+            raise ValueError(f"move {self.id}: a {self.kind} with target {self.target}")
+        if self.target is not None and self.target.shape is None:
+            raise ValueError(f"move {self.id}: no allocation can promise {self.target.gpus_on}")
+
+    @property
+    def expected_restarts(self) -> int:
+        """The job's restart count once it is where this step needs it."""
+        stopped = self.kind != "start" and self.step not in _BEFORE_STOP
+        return self.restarts + stopped
+
+    def to_json(self) -> str:
+        target = dict(self.target.gpus_on) if self.target else None
+        return json.dumps(asdict(self) | {"target": target})
+
+    @classmethod
+    def from_json(cls, text: str) -> MoveRecord:
+        """Read what `to_json` wrote. Raises ValueError."""
+        values = json.loads(text)
+        target = values.pop("target")
+        try:
+            return cls(**values, target=Placement.of(target) if target else None)
+        except TypeError as fault:
+            raise ValueError(f"not a move of this version: {fault}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What to write down, what to do, and what to write down once it is done."""
+
+    move: MoveRecord
+    action: Action | None
+    done: MoveRecord
+
+
+def leaving(moves: Iterable[MoveRecord], jobs: Mapping[int, JobRecord]) -> dict[str, int]:
+    """Node -> GPUs that moves under way will take away from it: not free yet, but promised."""
+    coming: dict[str, int] = {}
+    for move in moves:
+        job = jobs.get(move.job)
+        if job is None or move.outcome or move.kind == "start":
+            continue
+        kept = dict(move.target.gpus_on) if move.target else {}
+        for node, gpus in job.gpus_on.items():
+            coming[node] = coming.get(node, 0) + max(0, gpus - kept.get(node, 0))
+    return coming
+
+
+def advance(
+    move: MoveRecord, job: JobRecord | None, evidence: Evidence, limits: MoveLimits
+) -> Next:
+    """The next step of a move, given the job as Slurm has it now."""
+    if move.outcome:
+        return _wait(move)
+    if job is None:
+        return _end(move, "abandoned: Slurm no longer knows the job", holds=False)
+    if job.state in ENDED:
+        ran = move.step in ("releasing", "starting", "withdrawing") and job.started > 0
+        if ran and job.restarts == move.expected_restarts:
+            return _end(move, "done", holds=False)
+        return _end(move, f"abandoned: the job has ended ({job.state})", holds=False)
+    if not job.marked:
+        held = "; it stays held: scontrol release it" if job.held and move.holds else ""
+        return _end(move, f"abandoned: the job is no longer marked elastic{held}", holds=False)
+    if job.restarts not in (move.restarts, move.expected_restarts):
+        return _end(move, "abandoned: somebody else requeued the job", holds=False)
+    return _STEPS[move.step](_Case(move, job, evidence, limits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A move and all that its next step depends on."""
+
+    move: MoveRecord
+    job: JobRecord
+    evidence: Evidence
+    limits: MoveLimits
+
+    @property
+    def now(self) -> float:
+        return self.evidence.now
+
+    @property
+    def late(self) -> bool:
+        return self.move.deadline is not None and self.now >= self.move.deadline
+
+    @property
+    def where(self) -> str:
+        target = self.move.target
+        return f"{target.gpus} GPUs on {fold(target.nodes)}" if target else "nothing"
+
+    def to(self, step: Step, *, within: float | None = None, holds: bool) -> _Case:
+        """The same at another step, with its time from now on."""
+        deadline = None if within is None else self.now + within
+        moved = replace(self.move, step=step, deadline=deadline, holds=holds)
+        return replace(self, move=moved)
+
+    def has_room(self, *, promised: bool) -> bool:
+        """Whether the target's GPUs are free; `promised`: or will be, by other moves under way."""
+        if self.move.target is None:
+            return True
+        free, own = self.evidence.free, self.job.gpus_on
+        coming = self.evidence.coming if promised else {}
+        return all(
+            free.get(node, 0) + own.get(node, 0) + coming.get(node, 0) >= gpus
+            for node, gpus in self.move.target.gpus_on
+        )
+
+    def not_running(self) -> Next | None:
+        """What to do where the job is not in the run that the move was decided for."""
+        if self.job.restarts != self.move.restarts:
+            return _end(self.move, "abandoned: somebody else requeued the job", holds=False)
+        if self.job.state != "RUNNING":
+            return _end(self.move, f"abandoned: the job is {self.job.state.lower()}", holds=False)
+        return _wait(self.move) if "COMPLETING" in self.job.flags else None
+
+    def not_held(self) -> Next | None:
+        """What to do where the job does not wait, held, for us."""
+        if self.job.state != "PENDING":
+            return _end(self.move, "abandoned: the job has started already", holds=False)
+        if not self.job.held:
+            return _end(self.move, "abandoned: somebody else released the job", holds=False)
+        return None
+
+
+def _begun(case: _Case) -> Next:
+    move = case.move
+    if move.kind == "start":
+        # A start is of a job that is held for us already, and stays so until it is released.
+        begun = replace(
+            move,
+            holds=True,
+            deadline=move.deadline or move.begun_at + case.limits.start_timeout,
+        )
+        return case.not_held() or _place(replace(case, move=begun))
+    if (instead := case.not_running()) is not None:
+        return instead
+    if not case.evidence.ready:
+        return _end(move, "abandoned: the job has not reported in this run", holds=False)
+    if not case.has_room(promised=True):
+        # Not stopped before there is room for it: it is better off where it is.
+        if case.now < move.begun_at + case.limits.start_timeout:
+            return _wait(move)
+        return _end(move, f"expired: {case.where} did not become free; it runs on", holds=False)
+    asking = case.to("asking", within=case.limits.checkpoint_timeout, holds=False)
+    return _ask(replace(asking, move=replace(asking.move, asked_at=case.now)))
+
+
+def _asking(case: _Case) -> Next:
+    if (instead := case.not_running()) is not None:
+        return instead
+    if case.late:
+        return _end(case.move, "failed: the job could not be signalled; it runs on", holds=False)
+    # After a crash it is asked twice: a job may be asked for a checkpoint at any time.
+    return _ask(case)
+
+
+def _ask(case: _Case) -> Next:
+    move = case.move
+    signal = Signal(move.job, move.restarts, case.limits.checkpoint_signal)
+    return Next(move, signal, replace(move, step="asked"))
+
+
+def _asked(case: _Case) -> Next:
+    if (instead := case.not_running()) is not None:
+        return instead
+    move, confirmed = case.move, case.evidence.checkpoint_at
+    asked = move.begun_at if move.asked_at is None else move.asked_at
+    if confirmed is None or confirmed < asked - CLOCK_SKEW:
+        if not case.late:
+            return _wait(move)
+        waited = f"{case.now - asked:.0f} s"
+        return _end(move, f"refused: no checkpoint confirmed within {waited}", holds=False)
+    if not case.has_room(promised=True):
+        return _end(move, f"expired: {case.where} were taken meanwhile; it runs on", holds=False)
+    stopping = case.to("stopping", within=case.limits.requeue_timeout, holds=True)
+    return _same(stopping.move, RequeueHold(move.job, move.restarts))
+
+
+def _stopping(case: _Case) -> Next:
+    if "COMPLETING" in case.job.flags:
+        return _wait(case.move)  # whatever the deadline: it will be held, and we must know
+    if case.job.restarts == case.move.restarts:
+        if case.job.state == "PENDING" or case.late:
+            return _end(case.move, "failed: Slurm did not requeue the job", holds=False)
+        return _same(case.move, RequeueHold(case.move.job, case.move.restarts))
+    return _stopped(case.to("stopped", within=case.limits.start_timeout, holds=True))
+
+
+def _stopped(case: _Case) -> Next:
+    if (instead := case.not_held()) is not None:
+        return instead
+    if case.move.kind == "preempt":
+        return Next(case.move, _hold(case.move), replace(case.move, outcome="done", deadline=None))
+    return _place(case)
+
+
+def _place(case: _Case) -> Next:
+    """Give the held job its shape, once there is room and its last run is over for good."""
+    if not case.has_room(promised=False):
+        if not case.late or case.has_room(promised=True):
+            return _wait(case.move)
+        return _end(case.move, f"expired: {case.where} did not become free; held", holds=True)
+    if case.job.restarts and case.now < case.job.submitted + case.limits.settle:
+        return _wait(case.move)
+    return _shape(case.to("shaping", within=case.limits.start_timeout, holds=True))
+
+
+def _shaping(case: _Case) -> Next:
+    if (instead := case.not_held()) is not None:
+        return instead
+    if case.late:
+        return _end(case.move, f"failed: Slurm does not take {case.where}; held", holds=True)
+    return _shape(case)
+
+
+def _shape(case: _Case) -> Next:
+    move = case.move
+    assert move.target is not None, "only a preempt has none"
+    reshape = Reshape(move.job, move.expected_restarts, move.target)
+    return Next(move, reshape, replace(move, step="shaped"))
+
+
+def _shaped(case: _Case) -> Next:
+    if (instead := case.not_held()) is not None:
+        return instead
+    return _release(case.to("releasing", within=case.limits.start_timeout, holds=True))
+
+
+def _releasing(case: _Case) -> Next:
+    if case.job.state != "PENDING" or not case.job.held:
+        return _starting(case.to("starting", within=case.limits.start_timeout, holds=False))
+    if case.late:
+        return _end(case.move, "failed: Slurm did not release the job; held", holds=True)
+    return _release(case)
+
+
+def _release(case: _Case) -> Next:
+    starting = case.to("starting", within=case.limits.start_timeout, holds=False)
+    return Next(case.move, Release(case.move.job, case.move.expected_restarts), starting.move)
+
+
+def _starting(case: _Case) -> Next:
+    if case.job.state == "RUNNING":
+        return _runs(case)
+    if case.job.state != "PENDING":
+        return _end(case.move, f"abandoned: the job is {case.job.state.lower()}", holds=False)
+    if case.job.held:
+        return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
+    if not case.late:
+        return _wait(case.move)
+    return _same(case.to("withdrawing", holds=True).move, _hold(case.move))
+
+
+def _withdrawing(case: _Case) -> Next:
+    if case.job.state == "RUNNING":
+        return _runs(case)
+    if case.job.state != "PENDING":
+        return _end(case.move, f"abandoned: the job is {case.job.state.lower()}", holds=False)
+    if case.job.held and not case.job.required_nodes:
+        waited = f"did not start on {case.where} within {case.limits.start_timeout:.0f} s"
+        return _end(case.move, f"expired: the job {waited}; held", holds=True)
+    return _same(case.move, _hold(case.move))
+
+
+def _runs(case: _Case) -> Next:
+    move, job = case.move, case.job
+    assert move.target is not None, "only a preempt has none"
+    outcome = "done"
+    if job.nodes and set(expand(job.nodes)) != set(move.target.nodes):
+        outcome = f"changed: the job runs on {job.nodes}, not on {fold(move.target.nodes)}"
+    ended = _end(move, outcome, holds=False)
+    if job.held:
+        # It started while we held it: left so, its next requeue would hold it for ever.
+        return Next(move, Release(move.job, job.restarts), ended.move)
+    return ended
+
+
+def _wait(move: MoveRecord) -> Next:
+    return Next(move, None, move)
+
+
+def _same(move: MoveRecord, action: Action) -> Next:
+    """An action whose success Slurm itself shows: nothing more is to be written down."""
+    return Next(move, action, move)
+
+
+def _end(move: MoveRecord, outcome: str, *, holds: bool) -> Next:
+    return _wait(replace(move, outcome=outcome, holds=holds, deadline=None))
+
+
+def _hold(move: MoveRecord) -> Hold:
+    return Hold(move.job, move.expected_restarts)
+
+
+_STEPS: Mapping[Step, Callable[[_Case], Next]] = {
+    "begun": _begun,
+    "asking": _asking,
+    "asked": _asked,
+    "stopping": _stopping,
+    "stopped": _stopped,
+    "shaping": _shaping,
+    "shaped": _shaped,
+    "releasing": _releasing,
+    "starting": _starting,
+    "withdrawing": _withdrawing,
+}

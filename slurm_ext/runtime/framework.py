@@ -1,0 +1,116 @@
+"""What the job needs of a deep-learning framework, and the least one: plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.runtime.checkpoint import Writable
+from ones.slurm_ext.runtime.environment import Place
+from ones.slurm_ext.runtime.sampling import Sampler
+
+
+class StateFault(OnesError):
+    """A state can't be kept in a checkpoint, or the checkpoint holds another script's."""
+
+
+class Framework(Protocol):
+    """Workers' talk among each other, and everything that touches models."""
+
+    def connect(self, place: Place) -> None:
+        """Meet the other workers."""
+        ...
+
+    def agree(self, request: int) -> int:
+        """The greatest request of any worker at the step before; the same answer for all."""
+        ...
+
+    def barrier(self) -> None: ...
+
+    def share(self, payload: bytes) -> bytes:
+        """Rank 0's payload, on every worker."""
+        ...
+
+    def seed(self, seed: int) -> None: ...
+
+    def check(self, state: object) -> None:
+        """Raise StateFault where a state could be written but not read again."""
+        ...
+
+    def dump(self, state: object, file: Writable) -> None: ...
+
+    def load(self, path: Path) -> Any: ...
+
+    def pack(self, state: object) -> bytes: ...
+
+    def unpack(self, payload: bytes) -> Any: ...
+
+    def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
+        """The model, its gradients averaged over workers with their weights."""
+        ...
+
+    def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
+        """Multiply the optimizer's learning rate, during its steps only."""
+        ...
+
+    def loader(self, dataset: Any, sampler: Sampler, **options: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class PlainFramework:
+    """One process without PyTorch: states are what JSON can hold."""
+
+    def connect(self, place: Place) -> None:
+        if place.world_size > 1:
+            raise StateFault(
+                f"{place.world_size} workers need PyTorch to talk to each other;"
+                " install torch, or start one worker"
+            )
+
+    def agree(self, request: int) -> int:
+        return request
+
+    def barrier(self) -> None:
+        pass
+
+    def share(self, payload: bytes) -> bytes:
+        return payload
+
+    def seed(self, seed: int) -> None:
+        pass
+
+    def check(self, state: object) -> None:
+        self.pack(state)
+
+    def dump(self, state: object, file: Writable) -> None:
+        file.write(self.pack(state))
+
+    def load(self, path: Path) -> Any:
+        return json.loads(path.read_bytes())
+
+    def pack(self, state: object) -> bytes:
+        try:
+            return json.dumps(state).encode()
+        except (TypeError, ValueError) as fault:
+            raise StateFault(
+                f"a tracked state can't be kept without PyTorch: {fault}; install torch"
+            ) from None
+
+    def unpack(self, payload: bytes) -> Any:
+        return json.loads(payload)
+
+    def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
+        return model
+
+    def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
+        pass
+
+    def loader(self, dataset: Any, sampler: Sampler, **options: Any) -> Any:
+        raise StateFault("job.loader needs PyTorch; install torch, or use job.sampler")
+
+    def close(self) -> None:
+        pass

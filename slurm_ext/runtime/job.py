@@ -1,0 +1,352 @@
+"""The job as a training script sees it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
+from ones.slurm_ext.runtime.environment import Environment
+from ones.slurm_ext.runtime.framework import Framework, StateFault
+from ones.slurm_ext.runtime.learning_rate import Ramp, Rule
+from ones.slurm_ext.runtime.meter import Meter
+from ones.slurm_ext.runtime.reporting import Reporter
+from ones.slurm_ext.runtime.sampling import Division, Sampler
+from ones.slurm_ext.runtime.signals import Request, Requests
+
+log = logging.getLogger(__name__)
+JUST_SAVED = 60.0  # seconds: a stop that soon after an asked-for checkpoint is the move it was for
+STOPPED = 143  # exit code of a process that SIGTERM ended
+
+
+class UsageFault(OnesError):
+    """The script calls the library in a way that can't work."""
+
+
+class Job:
+    """A training job whose size may differ from one run to the next.
+
+    Call order: `ddp` for each model, `track` for each optimizer, scheduler or other object with
+    `state_dict`, `loader` or `sampler`, then `epochs`, and `step` as the last line of the loop.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        framework: Framework,
+        *,
+        started: float,
+        reporter: Reporter | None,
+        requests: Requests,
+        checkpoints: Checkpoints | None,
+        checkpoint_seconds: float | None,
+        found: Checkpoint | None,
+        moment: Moment,
+        rule: Rule,
+        warmup_steps: int | None,
+    ) -> None:
+        self._place = environment.place
+        self._planned_batch = environment.batch
+        self._framework = framework
+        self._reporter = reporter
+        self._requests = requests
+        self._checkpoints = checkpoints
+        self._checkpoint_seconds = checkpoint_seconds
+        self._moment = moment
+        self._found = found  # rank 0's; its state is read when the first model or object needs it
+        self._restored: Any = None
+        self._rule = rule
+        self._warmup_steps = warmup_steps
+        self._division: Division | None = None
+        self._models: list[Any] = []
+        self._tracked: list[Any] = []
+        self._meter = Meter(started=started, seconds=environment.report_seconds)
+        self._declared: dict[str, int | None] = {}
+        self._saved_at = time.monotonic()
+        self._asked_save_at: float | None = None
+        self.resumed = moment.progress.samples > 0
+        """Whether this run goes on from a checkpoint."""
+        self._report()
+
+    @property
+    def rank(self) -> int:
+        return self._place.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._place.world_size
+
+    @property
+    def local_rank(self) -> int:
+        return self._place.local_rank
+
+    @property
+    def device(self) -> Any:
+        """The torch.device of this worker."""
+        return getattr(self._framework, "device", "cpu")
+
+    @property
+    def batch(self) -> int:
+        """The global batch size of the steps being done, over all workers."""
+        return self._cut.batch
+
+    @property
+    def epoch(self) -> int:
+        return self._moment.progress.epoch
+
+    @property
+    def samples(self) -> int:
+        """Samples that all committed steps of the job's life have seen."""
+        return self._moment.progress.samples
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._cut.steps
+
+    def ddp(self, model: Any, **options: Any) -> Any:
+        """The model, restored, and wrapped in DistributedDataParallel where there are others.
+
+        Gradients are averaged over samples, so shares of unequal size do no harm.
+        """
+        if self._found is not None:
+            model.load_state_dict(self._kept("models", len(self._models)))
+        self._models.append(model)
+        return self._framework.wrap(model, self._weight, **options)
+
+    def track(self, *objects: Any) -> None:
+        """Keep these objects' `state_dict()` in checkpoints, and restore it now.
+
+        The learning rate of optimizers among them follows the batch size.
+        """
+        for each in objects:
+            state = None
+            if self.resumed:
+                kept = self._kept("tracked", len(self._tracked)) if self._found is not None else None
+                state = self._framework.unpack(self._framework.share(self._framework.pack(kept)))
+            if state is not None:
+                each.load_state_dict(state)
+            else:
+                # Found out now, and not in the run that needs the checkpoint.
+                self._framework.check(each.state_dict())
+            self._tracked.append(each)
+            if hasattr(each, "param_groups") and hasattr(each, "register_step_pre_hook"):
+                self._framework.scale_rate(each, lambda: self._moment.ramp.factor)
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        batch_most: int | None = None,
+        batch_most_per_gpu: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """A DataLoader over this worker's share; `batch_size` is GLOBAL, of all workers together.
+
+        `batch_most` and `batch_most_per_gpu` allow ONES to choose another batch size up to them.
+        """
+        sampler = self.sampler(
+            len(dataset),
+            batch_size,
+            shuffle=shuffle,
+            batch_most=batch_most,
+            batch_most_per_gpu=batch_most_per_gpu,
+        )
+        return self._framework.loader(dataset, sampler, **options)
+
+    def sampler(
+        self,
+        samples: int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        batch_most: int | None = None,
+        batch_most_per_gpu: int | None = None,
+    ) -> Sampler:
+        """Lists of sample numbers, one list a step: this worker's share of the rest of the epoch."""
+        if self._division is not None:
+            raise UsageFault("one loader or sampler of a job can be elastic; use torch's for others")
+        kept = self._moment.epoch_samples
+        if kept is not None and kept != samples:
+            raise UsageFault(
+                f"the data set has {samples} samples and had {kept} at the checkpoint, so its epoch"
+                " can't be finished; bring the data back, or remove the checkpoints"
+            )
+        batch = self._planned_batch or batch_size
+        if batch_most is not None:
+            batch = min(batch, batch_most)
+        if batch_most_per_gpu is not None:
+            batch = min(batch, batch_most_per_gpu * self.world_size)
+        self._division = Division(
+            samples=samples,
+            batch=max(1, batch),
+            rank=self.rank,
+            workers=self.world_size,
+            seed=self._moment.seed,
+            shuffle=shuffle,
+        )
+        warmup = self._warmup_steps
+        ramp = self._moment.ramp.towards(
+            self._rule.factor(batch, batch_size),
+            steps=-(-self._division.steps // 10) if warmup is None else warmup,
+        )
+        self._moment = replace(self._moment, epoch_samples=samples, batch=batch, ramp=ramp)
+        self._declared.update(
+            epoch_samples=samples,
+            batch_submitted=batch_size,
+            batch_most=batch_most,
+            batch_most_per_gpu=batch_most_per_gpu,
+        )
+        return Sampler(self._division, lambda: self._moment.progress)
+
+    def epochs(self, epochs: int) -> Iterator[int]:
+        """The numbers of the epochs still to do; the first may be half done."""
+        division = self._cut
+        self._check_restored()
+        self._declared["total_samples"] = epochs * division.samples
+        self._report()
+        if self._checkpoints is not None:
+            self._requests.listen_for_stop()
+        while self._moment.progress.epoch < epochs:
+            self._reseed()
+            self._meter.resume()
+            yield self._moment.progress.epoch
+            self._moment = replace(self._moment, progress=self._moment.progress.next_epoch())
+        self._report()
+        if self._checkpoints is not None:
+            self._requests.ignore_stop()
+
+    def step(self, *, loss: Any = None, accuracy: float | None = None) -> bool:
+        """Commit the step just done. The last line of the loop, and the only place of changes.
+
+        Returns whether the job's size has changed. Exits with 143 when Slurm has asked to stop.
+        """
+        before = self._moment.progress
+        size = self._cut.step_size(before.position)
+        if size < 1:
+            raise UsageFault(
+                "job.step() was called after the epoch's last step;"
+                " call it once for each batch of the job's loader"
+            )
+        self._moment = replace(
+            self._moment, progress=before.after(size), ramp=self._moment.ramp.after_step()
+        )
+        self._meter.step(loss=loss, accuracy=accuracy)
+        request = Request(self._framework.agree(max(self._requests.pending, self._due())))
+        if request is not Request.NOTHING:
+            self._answer(request)
+        if self._meter.due:
+            self._report()
+        return False
+
+    def close(self) -> None:
+        """Say the last word and leave the other workers; done by itself at exit."""
+        if self._reporter is not None:
+            self._reporter.close()
+            self._reporter = None
+        self._framework.close()
+
+    @property
+    def _cut(self) -> Division:
+        if self._division is None:
+            raise UsageFault("call job.loader() or job.sampler() before job.epochs()")
+        return self._division
+
+    def _weight(self) -> float:
+        return self._cut.weight(self._moment.progress.position)
+
+    def _due(self) -> Request:
+        """Whether the time for a regular checkpoint has come; rank 0's clock counts."""
+        every = self._checkpoint_seconds
+        late = every is not None and time.monotonic() - self._saved_at > every
+        return Request.CHECKPOINT if late and self.rank == 0 else Request.NOTHING
+
+    def _answer(self, request: Request) -> None:
+        now = time.monotonic()
+        moved = self._asked_save_at is not None and now - self._asked_save_at < JUST_SAVED
+        if self._checkpoints is not None and not (request is Request.STOP and moved):
+            asked = self._due() is Request.NOTHING
+            if self.rank == 0:
+                self._save(self._checkpoints)
+            self._saved_at = time.monotonic()
+            if asked:
+                self._asked_save_at = self._saved_at
+        # Signals that came meanwhile asked for what has just been done.
+        self._requests.clear()
+        self._meter.resume()
+        if request is Request.STOP:
+            # Who leaves first would take the others down while rank 0 still writes.
+            self._framework.barrier()
+            self.close()
+            raise SystemExit(STOPPED)
+
+    def _save(self, checkpoints: Checkpoints) -> None:
+        state = {
+            "models": [model.state_dict() for model in self._models],
+            "tracked": [each.state_dict() for each in self._tracked],
+        }
+        try:
+            path = checkpoints.save(
+                self._moment, lambda file: self._framework.dump(state, file)
+            )
+        except OSError as fault:
+            log.warning("ones: no checkpoint: %s; training goes on", fault)
+            return
+        if self._reporter is not None:
+            self._reporter.confirm(samples=self.samples, path=str(path))
+
+    def _kept(self, kind: str, index: int) -> Any:
+        """The state of the model or object that was registered as the index-th."""
+        if self._found is None:
+            return None
+        if self._restored is None:
+            self._restored = self._framework.load(self._found.state)
+        kept = self._restored[kind]
+        if index >= len(kept):
+            raise StateFault(
+                f"checkpoint {self._found.path} holds {len(kept)} {kind}, and the script has more;"
+                " was it changed? remove the checkpoint to begin again"
+            )
+        return kept[index]
+
+    def _check_restored(self) -> None:
+        if self._found is None or self._restored is None:
+            return
+        for kind, given in (("models", self._models), ("tracked", self._tracked)):
+            if len(given) < len(self._restored[kind]):
+                raise StateFault(
+                    f"checkpoint {self._found.path} holds {len(self._restored[kind])} {kind}, and"
+                    f" the script gave job {len(given)} before job.epochs(); was it changed?"
+                )
+        self._restored = None  # it is as large as the model
+
+    def _reseed(self) -> None:
+        """Random numbers differ between workers and are the same when a run is repeated."""
+        at = f"{self._moment.seed} {self.samples} {self.rank}"
+        self._framework.seed(zlib.crc32(at.encode()))
+
+    def _report(self) -> None:
+        if self._reporter is None:
+            return
+        measured = self._meter.read()
+        epoch_samples = self._moment.epoch_samples
+        self._reporter.report(
+            {
+                "samples": self.samples,
+                "epoch": self.samples / epoch_samples if epoch_samples else None,
+                "loss": measured.loss,
+                "accuracy": measured.accuracy,
+                "step_seconds": measured.step_seconds,
+                "batch": self._moment.batch,
+                "gpus": self.world_size,
+                "resumed_seconds": measured.resumed_seconds,
+                "checkpoints": self._checkpoints is not None,
+                **self._declared,
+            }
+        )

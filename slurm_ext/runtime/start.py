@@ -1,0 +1,120 @@
+"""How a worker becomes part of its job: the order of things is what matters here."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import logging
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment, moment_from
+from ones.slurm_ext.runtime.environment import Environment, read_environment
+from ones.slurm_ext.runtime.framework import Framework, PlainFramework
+from ones.slurm_ext.runtime.job import Job
+from ones.slurm_ext.runtime.learning_rate import Rule
+from ones.slurm_ext.runtime.reporting import Reporter
+from ones.slurm_ext.runtime.sampling import Progress
+from ones.slurm_ext.runtime.signals import Requests
+
+log = logging.getLogger(__name__)
+
+
+def start(
+    *,
+    seed: int,
+    checkpoints: Path | None,
+    checkpoint_seconds: float | None,
+    rule: Rule,
+    warmup_steps: int | None,
+    backend: str | None,
+) -> Job:
+    """Join the job. Collective: every worker's script calls it once."""
+    environment = read_environment(os.environ)
+    requests = Requests(environment.checkpoint_signal)
+    # Before any report: whoever has reported may be asked, and every worker gets the signal.
+    requests.listen_for_checkpoints()
+    framework = _framework(backend)
+    framework.connect(environment.place)
+    kept = Checkpoints(_folder(environment, checkpoints)) if _keeps(environment, checkpoints) else None
+    found = None
+    if kept is not None and environment.place.rank == 0:
+        found = _find(kept, environment, given=checkpoints is not None)
+    moment = _shared_moment(framework, found, seed)
+    framework.seed(moment.seed)
+    reporter = None
+    if environment.place.rank == 0 and environment.socket and environment.job is not None:
+        reporter = Reporter(
+            environment.socket, job=environment.job, restarts=environment.restarts
+        )
+    job = Job(
+        environment,
+        framework,
+        started=environment.started or _process_start(),
+        reporter=reporter,
+        requests=requests,
+        checkpoints=kept,
+        checkpoint_seconds=checkpoint_seconds,
+        found=found,
+        moment=moment,
+        rule=rule,
+        warmup_steps=warmup_steps,
+    )
+    atexit.register(job.close)
+    return job
+
+
+def _framework(backend: str | None) -> Framework:
+    if importlib.util.find_spec("torch") is None:
+        return PlainFramework()
+    from ones.slurm_ext.runtime.torch_framework import TorchFramework  # noqa: PLC0415 (heavy)
+
+    return TorchFramework(backend)
+
+
+def _keeps(environment: Environment, checkpoints: Path | None) -> bool:
+    return checkpoints is not None or environment.job is not None
+
+
+def _folder(environment: Environment, checkpoints: Path | None) -> Path:
+    if checkpoints is not None:
+        return checkpoints.absolute()
+    # Named after the script as well: a job may train one thing after the other.
+    return Path.cwd() / "ones-checkpoints" / str(environment.job) / (Path(sys.argv[0]).stem or "job")
+
+
+def _find(kept: Checkpoints, environment: Environment, *, given: bool) -> Checkpoint | None:
+    """Where to go on from. A first run finds nothing of its own in the folder of its number."""
+    if not environment.restarts and not given:
+        kept.set_aside()
+        return None
+    found = kept.latest()
+    if found is not None:
+        log.info("ones: going on from %s", found.path)
+    elif environment.restarts:
+        log.warning(
+            "ones: restart %d finds no checkpoint in %s; training begins anew",
+            environment.restarts,
+            kept.folder,
+        )
+    return found
+
+
+def _shared_moment(framework: Framework, found: Checkpoint | None, seed: int) -> Moment:
+    """Rank 0's moment on every worker: only it has looked at the disk."""
+    mine = found.moment if found is not None else Moment(progress=Progress(), seed=seed)
+    return moment_from(json.loads(framework.share(json.dumps(asdict(mine)).encode())))
+
+
+def _process_start() -> float:
+    """When this process started, in seconds since the epoch."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+    except (OSError, ValueError, IndexError):
+        return time.time()

@@ -1,0 +1,164 @@
+"""The framework PyTorch: DistributedDataParallel over gloo or NCCL, from torch 2.6 on."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ones.slurm_ext.runtime.checkpoint import Writable
+from ones.slurm_ext.runtime.environment import Place
+from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.sampling import Sampler
+
+CONTROL_TIMEOUT = timedelta(minutes=30)  # torch's own default; a dead worker shows at once
+
+
+class TorchFramework:
+    """One worker among the workers of a job, or a single process without a group."""
+
+    def __init__(self, backend: str | None = None) -> None:
+        self._backend = backend
+        self._joined = False  # whether we made the default group, and so must end it
+        self._control: Any = None  # a group on the CPU, so that agreeing never waits for a GPU
+        self._vote: Any = None
+        self._verdict: Any = None
+        self.device: Any = torch.device("cpu")
+
+    def connect(self, place: Place) -> None:
+        cuda = torch.cuda.is_available()
+        if cuda:
+            # A task that sees one GPU only has been given its own.
+            index = place.local_rank % torch.cuda.device_count()
+            self.device = torch.device("cuda", index)
+            torch.cuda.set_device(index)
+        if place.world_size == 1:
+            return
+        if not dist.is_initialized():
+            os.environ.update(place.variables())
+            # Debian builds torch without libuv; the older store is there in every build.
+            os.environ.setdefault("USE_LIBUV", "0")
+            backend = self._backend or ("nccl" if cuda and dist.is_nccl_available() else "gloo")
+            dist.init_process_group(backend, rank=place.rank, world_size=place.world_size)
+            self._joined = True
+        if dist.get_backend() == "gloo":
+            self._control = dist.group.WORLD
+        else:
+            self._control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+
+    def agree(self, request: int) -> int:
+        # The answer is the one of the step before, so that no step waits for this one's.
+        if self._control is None:
+            return request
+        answer = 0
+        if self._verdict is not None:
+            self._verdict.wait()
+            answer = int(self._vote.item())
+        self._vote = torch.tensor([request], dtype=torch.int32)
+        self._verdict = dist.all_reduce(
+            self._vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True
+        )
+        return answer
+
+    def barrier(self) -> None:
+        self._settle()
+        if self._control is not None:
+            dist.barrier(group=self._control)
+
+    def share(self, payload: bytes) -> bytes:
+        if self._control is None:
+            return payload
+        length = torch.tensor([len(payload)], dtype=torch.int64)
+        dist.broadcast(length, src=0, group=self._control)
+        if not int(length.item()):
+            return b""
+        if dist.get_rank() == 0:
+            data = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        else:
+            data = torch.empty(int(length.item()), dtype=torch.uint8)
+        dist.broadcast(data, src=0, group=self._control)
+        return bytes(data.numpy())
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def check(self, state: object) -> None:
+        self.unpack(self.pack(state))
+
+    def dump(self, state: object, file: Writable) -> None:
+        torch.save(state, file)
+
+    def load(self, path: Path) -> Any:
+        return self._read(path)
+
+    def pack(self, state: object) -> bytes:
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def unpack(self, payload: bytes) -> Any:
+        return self._read(io.BytesIO(payload))
+
+    def _read(self, source: Path | io.BytesIO) -> Any:
+        # weights_only: data that arrives over the network or from a disk is never run as code.
+        try:
+            return torch.load(source, map_location="cpu", weights_only=True)
+        except Exception as fault:  # whatever the unpickler met
+            reason = str(fault).strip().splitlines()[0] if str(fault).strip() else repr(fault)
+            raise StateFault(
+                f"a state holds what torch.load(weights_only=True) refuses ({reason});"
+                " keep tensors, numbers, strings, lists and dicts in state_dict()"
+            ) from None
+
+    def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
+        if self._control is None:
+            return model
+        if self.device.type == "cuda":
+            options.setdefault("device_ids", [self.device.index])
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, **options)
+        wrapped.register_comm_hook(weight, _weighted_sum)
+        return wrapped
+
+    def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
+        rates: list[Any] = []
+
+        def raise_rates(*_: object) -> None:
+            rates[:] = [group["lr"] for group in optimizer.param_groups]
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor()
+
+        def restore_rates(*_: object) -> None:
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+        optimizer.register_step_pre_hook(raise_rates)
+        optimizer.register_step_post_hook(restore_rates)
+
+    def loader(self, dataset: Any, sampler: Sampler, **options: Any) -> Any:
+        return torch.utils.data.DataLoader(dataset, batch_sampler=sampler, **options)  # type: ignore[arg-type,unused-ignore]
+
+    def close(self) -> None:
+        self._settle()
+        if self._joined and dist.is_initialized():
+            dist.destroy_process_group()
+            self._joined = False
+        self._control = None
+
+    def _settle(self) -> None:
+        """Wait for the vote under way: nobody may leave while others count on his."""
+        if self._verdict is not None:
+            self._verdict.wait()
+            self._verdict = None
+
+
+def _weighted_sum(weight: Callable[[], float], bucket: Any) -> Any:
+    """DDP's mean of gradients, where the workers' shares of a step need not be equal."""
+    gradients = bucket.buffer().mul_(weight())
+    future = dist.all_reduce(gradients, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])

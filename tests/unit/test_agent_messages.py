@@ -1,0 +1,128 @@
+"""What jobs may send, and how everything else is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.daemon.agent.messages import MOST_BYTES, Refused, read_message
+from ones.daemon.wire import Checkpoint, Report
+
+
+def test_a_report_is_read() -> None:
+    told = b'{"op":"report","job":7,"restarts":1,"samples":1000,"loss":0.5,"step_seconds":1}'
+    assert read_message(told, job=7) == Report(
+        job=7, restarts=1, samples=1000, loss=0.5, step_seconds=1.0
+    )
+
+
+def test_a_file_names_neither_job_nor_op() -> None:
+    assert read_message(b'{"samples":3}', job=7, op="checkpoint") == Checkpoint(job=7, samples=3)
+    assert read_message(b"{}", job=7, op="report") == Report(job=7)
+
+
+@pytest.mark.parametrize("loss", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_training_that_diverges_still_reports(loss: str) -> None:
+    told = f'{{"op":"report","job":7,"samples":9,"loss":{loss},"accuracy":{loss}}}'.encode()
+    assert read_message(told, job=7) == Report(job=7, samples=9)
+
+
+def test_another_jobs_report_is_refused_as_foreign() -> None:
+    with pytest.raises(Refused, match="belongs to job 7; it can't speak for job 8") as caught:
+        read_message(b'{"op":"report","job":8}', job=7)
+    assert caught.value.why == "foreign"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"",
+        b"\0",
+        b"\xff\xfe\x00",
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b'"report"',
+        b"{}",
+        b'{"op":"report","job":"7"}',
+        b'{"op":"report","job":7.5}',
+        b'{"op":"report","job":true}',
+        b'{"op":"report","job":-7}',
+        b'{"op":"report","job":NaN}',
+        b'{"op":"erase","job":7}',
+        b'{"op":["report"],"job":7}',
+        b'{"op":"report","job":7,"samples":-1}',
+        b'{"op":"report","job":7,"samples":1e30}',
+        b'{"op":"report","job":7,"samples":NaN}',
+        b'{"op":"report","job":7,"samples":Infinity}',
+        b'{"op":"report","job":7,"samples":' + b"9" * 5000 + b"}",
+        b'{"op":"report","job":7,"samples":' + b"9" * 30 + b"}",
+        b'{"op":"report","job":7,"step_seconds":0}',
+        b'{"op":"report","job":7,"step_seconds":NaN}',
+        b'{"op":"report","job":7,"gpus":0}',
+        b'{"op":"report","job":7,"loss":"nan"}',
+        b'{"op":"report","job":7,"loss":[1]}',
+        b'{"op":"report","job":7,"loss":{"a":NaN}}',
+        b'{"op":"checkpoint","job":7,"path":"' + b"x" * 5000 + b'"}',
+        b'{"op":"checkpoint","job":7,"path":"a\\nb"}',
+        b'{"op":"checkpoint","job":7,"path":"\\ud800"}',
+        b'{"op":"checkpoint","job":7,"path":"\\u001b[2J"}',
+        b"[" * 60000,
+        b'{"a":' * 10000,
+        b'{"op":"report","job":7,"x":' + b"[" * 50000 + b"]" * 50000 + b"}",
+        b" " * (MOST_BYTES + 1),
+        '{"op":"report","job":7}'.encode("utf-16"),
+    ],
+)
+def test_hostile_input_is_refused_in_one_line(hostile: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        read_message(hostile, job=7)
+    assert "\n" not in str(caught.value)
+    assert 0 < len(str(caught.value)) <= 300
+
+
+def test_a_file_that_is_another_op_is_refused() -> None:
+    with pytest.raises(Refused, match=r"checkpoint\.json"):
+        read_message(b'{"op":"report"}', job=7, op="checkpoint")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    _read_or_refused(data)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*Report.__struct_fields__, *Checkpoint.__struct_fields__, "op", "x"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=20),
+            st.sampled_from(["report", "checkpoint"]),
+            st.lists(st.integers(), max_size=2),
+        ),
+    )
+)
+def test_whatever_is_read_can_be_sent_on(fields: dict[str, object]) -> None:
+    _read_or_refused(json.dumps(fields).encode())
+
+
+def _read_or_refused(data: bytes) -> None:
+    for op in (None, "report", "checkpoint"):
+        try:
+            message = read_message(data, job=7, op=op)  # type: ignore[arg-type]
+        except Refused:
+            continue
+        assert message.job == 7
+        again = msgspec.json.decode(msgspec.json.encode(message), type=Report | Checkpoint)
+        assert again == message
+        if isinstance(message, Report):
+            assert message.loss is None or math.isfinite(message.loss)
