@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ones.estimator.assess import Priors
 from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT
 from ones.policies.registry import make
@@ -61,6 +62,16 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
+class EstimatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is assumed where nothing was measured yet."""
+
+    restart_seconds: Period = 30.0
+    job_seconds: Period = 600.0
+
+    def priors(self) -> Priors:
+        return Priors(restart_seconds=self.restart_seconds, job_seconds=self.job_seconds)
+
+
 class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each step of a move may take, in seconds."""
 
@@ -88,6 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     agent: AgentConfig = AgentConfig()
     guard: GuardConfig = GuardConfig()
     moves: MoveConfig = MoveConfig()
+    estimator: EstimatorConfig = EstimatorConfig()
 
     def move_limits(self) -> MoveLimits:
         return MoveLimits(

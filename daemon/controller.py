@@ -142,6 +142,7 @@ class Controller:
             finished=self._learning.finished(),
             restarts=self._learning.restart_costs(),
             arrivals=self._records.arrivals(since=begun - ARRIVALS),
+            priors=self.config.estimator.priors(),
         )
         limits, history = self.config.guard.limits(), self._records.history(begun)
         problem = freeze(problem, history, limits)

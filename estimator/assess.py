@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -25,13 +26,15 @@ from ones.estimator.restart import RestartCost, restart_cost
 from ones.estimator.speed import AssumedSpeed, LearntSpeed, Observation, learn, type_factors
 from ones.policies.model import Job, JobId, Node, Outlook, Problem, Seconds
 
+ENOUGH = 3  # jobs whose length is known, before they count as typical
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
     """What is assumed where nothing was measured."""
 
     restart_seconds: Seconds = 30.0
-    job_seconds: Seconds = 600.0  # length of an unknown job at its requested size
+    job_seconds: Seconds = 600.0  # an unknown job's length at its requested size, at first
     arrival_window: Seconds = 1200.0
 
     def __post_init__(self) -> None:
@@ -66,20 +69,24 @@ def assess(
     for done in finished:
         lengths.setdefault(done.family, []).append(done.total_samples)
 
+    known = {
+        job.id: _known(job, families, lengths, factors, (progress or {}).get(job.id))
+        for job in jobs
+    }
+    typical = _typical_seconds(jobs, known, priors)
+
     def outlook(job: Job) -> Outlook:
-        family = family_of(job.user, job.name)
-        seen = families.get(family, [])
-        batch = float(seen[-1].batch) if seen else 1.0
-        prediction = predict((progress or {}).get(job.id), lengths.get(family, []))
-        speed: LearntSpeed | AssumedSpeed | None = learn(
-            seen, requested=job.requested, factors=factors
-        )
+        one = known[job.id]
+        speed: LearntSpeed | AssumedSpeed | None = one.speed
         if speed is None:
-            # Samples of unknown worth: the whole job is taken to last the prior time.
-            total = prediction.total if prediction else priors.job_seconds
-            speed = AssumedSpeed(priors.job_seconds / total, job.requested, tuple(factors.items()))
+            # Samples of unknown worth: the whole job is taken to last the typical time.
+            total = one.prediction.total if one.prediction else typical
+            speed = AssumedSpeed(typical / total, job.requested, tuple(factors.items()))
+        prediction = one.prediction
         if prediction is None:
-            prediction = _of_prior_length(job, speed, batch, priors)
+            total = typical / _sample_seconds(job, speed, one.batch)
+            prediction = Prediction(processed=0.0, total=total, alpha=1.0, beta=1.0, epochs=0.0)
+        family = family_of(job.user, job.name)
         return Outlook(
             speed=speed,
             processed=prediction.processed,
@@ -88,8 +95,8 @@ def assess(
             remaining=prediction.remaining,
             restart_cost=restart_cost(job.id, family, restarts, prior=priors.restart_seconds),
             epochs=prediction.epochs,
-            points=len(seen),
-            batch=batch,
+            points=len(families.get(family, [])),
+            batch=one.batch,
         )
 
     recent = [at for at in arrivals if now - priors.arrival_window < at <= now]
@@ -102,12 +109,45 @@ def assess(
     )
 
 
-def _of_prior_length(
-    job: Job, speed: LearntSpeed | AssumedSpeed, batch: float, priors: Priors
-) -> Prediction:
-    """A job whose length nothing tells: the samples of the prior time at the requested size."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What reports tell of a job; None where they tell nothing."""
+
+    speed: LearntSpeed | None
+    prediction: Prediction | None
+    batch: float
+
+
+def _known(
+    job: Job,
+    families: Mapping[str, Sequence[Observation]],
+    lengths: Mapping[str, Sequence[float]],
+    factors: Mapping[str, float],
+    progress: Progress | None,
+) -> _Known:
+    family = family_of(job.user, job.name)
+    seen = families.get(family, [])
+    return _Known(
+        learn(seen, requested=job.requested, factors=factors),
+        predict(progress, lengths.get(family, [])),
+        float(seen[-1].batch) if seen else 1.0,
+    )
+
+
+def _typical_seconds(jobs: Sequence[Job], known: Mapping[JobId, _Known], priors: Priors) -> Seconds:
+    """How long a job of which nothing is known lasts at its requested size: as the others do."""
+    others = [
+        one.prediction.total * _sample_seconds(job, one.speed, one.batch)
+        for job in jobs
+        if (one := known[job.id]).speed is not None
+        and one.prediction is not None
+        and not one.prediction.guessed
+    ]
+    return median(others) if len(others) >= ENOUGH else priors.job_seconds
+
+
+def _sample_seconds(job: Job, speed: LearntSpeed | AssumedSpeed, batch: float) -> Seconds:
+    """Of one sample at the requested size."""
     kind = speed.curve.types[0] if isinstance(speed, LearntSpeed) else ""
-    one, size = np.array([1]), np.array([job.requested])
-    step = float(speed.step_seconds(kind, one, size, np.array([batch]))[0])
-    total = priors.job_seconds * batch / step
-    return Prediction(processed=0.0, total=total, alpha=1.0, beta=1.0, epochs=0.0)
+    step = speed.step_seconds(kind, np.array([1]), np.array([job.requested]), np.array([batch]))
+    return float(step[0]) / batch

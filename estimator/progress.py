@@ -42,6 +42,7 @@ class Prediction:
     alpha: float
     beta: float
     epochs: float
+    guessed: bool = False  # the length is neither declared nor its family's
 
     @property
     def remaining(self) -> float:
@@ -76,4 +77,5 @@ def predict(progress: Progress | None, finished: Sequence[float]) -> Prediction 
         alpha=1.0 + strength * share,
         beta=1.0 + strength * (1.0 - share),
         epochs=epochs,
+        guessed=not declared and not finished,
     )

@@ -38,11 +38,6 @@ class Settings:
     kept: int = 8  # candidates carried to the next round
     max_wait: Seconds = MAX_WAIT  # who waited longer comes first
 
-    @property
-    def evaluations(self) -> int:
-        """The most candidates scored in one round."""
-        return self.population * (2 * self.generations + 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

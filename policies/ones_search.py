@@ -35,9 +35,6 @@ class Population:
     def only(self, rows: Ints) -> Population:
         return Population(self.owner[rows], self.local[rows])
 
-    def copy(self) -> Population:
-        return Population(self.owner.copy(), self.local.copy())
-
 
 @dataclass(frozen=True, slots=True)
 class Arena:

@@ -92,7 +92,6 @@ class Actuator:
         return self._reread(job.id)
 
     def _reshape(self, job: JobRecord, raw: Mapping[str, Any], action: Reshape) -> JobRecord | None:
-        # Only of a held job: on one that has begun to run, ReqNodeList= would take nodes away.
         _expect_held(job)
         shape = action.target.shape
         if shape is None:
@@ -103,6 +102,12 @@ class Actuator:
             raise JobChanged(job.id, f"can't be given another shape: {fault}") from None
         if not layout.suits(shape):
             raise JobChanged(job.id, f"can't have {shape}: its tasks would not fit")
+        # On a job that runs, this update would fail and still take nodes away from it. Held like
+        # this, not even its owner can let it start under our hands.
+        locked = self._lock(job)
+        if locked is None or locked.restarts != job.restarts:
+            raise JobChanged(job.id, "is not the same any more")
+        _expect_held(locked)
         wanted = reshape_fields(job, layout, shape, cpus_per_gpu=gpus_in(raw["cpus_per_tres"]))
         self._write(
             "scontrol",
@@ -131,20 +136,22 @@ class Actuator:
     def _hold(self, job: JobRecord) -> JobRecord | None:
         if job.state != "PENDING":
             raise JobChanged(job.id, f"is {job.state.lower()}")
-        # Again on one that is held: its owner can't lift this hold, only one by requeue.
+        held = self._lock(job)
+        if held is None or held.state != "PENDING" or not held.required_nodes:
+            return held
+        self._write("scontrol", "update", f"JobId={job.id}", "ReqNodeList=")
+        return self._reread(job.id)
+
+    def _lock(self, job: JobRecord) -> JobRecord | None:
+        """Hold a job as an administrator: its owner may release what submission or requeue hold."""
         self._write("scontrol", "hold", str(job.id))
         held = self._reread(job.id)
         if held is not None and held.state == "RUNNING" and held.held:
             # It started an instant before; the hold would only strike at its next requeue.
             return self._release(held)
-        if held is None or held.state != "PENDING":
-            return held
-        if not held.held:
+        if held is not None and held.state == "PENDING" and not held.held:
             raise SlurmError(f"scontrol hold {job.id}", "Slurm agreed, but the job is not held")
-        if not held.required_nodes:
-            return held
-        self._write("scontrol", "update", f"JobId={job.id}", "ReqNodeList=")
-        return self._reread(job.id)
+        return held
 
     def _write(self, *command: str, timeout: float | None = None) -> None:
         self._commands.write(*command, timeout=timeout)
@@ -169,8 +176,9 @@ def reshape_fields(
 ) -> dict[str, str]:
     """What one scontrol update has to say for a job to ask for `shape` in its own form.
 
-    GPUs per node stand beside --gpus and --gpus-per-task, and CPUs per node beside the tasks,
-    because Slurm would otherwise spread either unevenly over the nodes (3 + 1 for 4 on 2).
+    GPUs per node stand beside --gpus, and CPUs per node beside the tasks, because Slurm would
+    otherwise spread either unevenly over the nodes (3 + 1 for 4 on 2). With --gpus-per-task it
+    refuses the one (BadConstraints) and derives tasks per node, for good, from the other.
     """
     tasks = layout.tasks_per_node(shape)
     cpus = max(tasks * job.cpus_per_task, shape.gpus_per_node * cpus_per_gpu)
@@ -178,14 +186,13 @@ def reshape_fields(
         "NumNodes": f"{shape.nodes}-{shape.nodes}",
         "NumTasks": str(shape.nodes * tasks),
         "NumCPUs": str(shape.nodes * cpus),
-        "MinCPUsNode": str(cpus),
-        "TresPerNode": replace_gpus(job.tres_per_node, layout.gpu(shape.gpus_per_node)),
     }
+    if layout.form == "per_task":
+        return fields
+    fields["MinCPUsNode"] = str(cpus)
+    fields["TresPerNode"] = replace_gpus(job.tres_per_node, layout.gpu(shape.gpus_per_node))
     if layout.form == "per_job":
         fields["TresPerJob"] = replace_gpus(job.tres_per_job, layout.gpu(shape.gpus))
-    if layout.form == "per_task":
-        # Unchanged, but Slurm judges the update without it if it is not said again.
-        fields["TresPerTask"] = job.tres_per_task
     return fields
 
 
@@ -193,17 +200,18 @@ def _verify(job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...]
     """Raises SlurmError with what a pending job has instead of what was written."""
     tasks = shape.nodes * layout.tasks_per_node(shape)
     faults = [
-        f"{name} {has} instead of {wanted}"
+        f"{name} {has}, not {wanted}"
         for name, has, wanted in (
             ("nodes", job.nodes_wanted, (shape.nodes, shape.nodes)),
             ("tasks", job.tasks, tasks),
-            ("GPUs per node", gpus_in(job.tres_per_node), shape.gpus_per_node),
             ("node list", set(expand(job.required_nodes)), set(nodes)),
         )
         if has != wanted
     ]
+    if layout.form != "per_task" and gpus_in(job.tres_per_node) != shape.gpus_per_node:
+        faults.append(f"GPUs per node {gpus_in(job.tres_per_node)}, not {shape.gpus_per_node}")
     if layout.form == "per_job" and gpus_in(job.tres_per_job) != shape.gpus:
-        faults.append(f"GPUs {gpus_in(job.tres_per_job)} instead of {shape.gpus}")
+        faults.append(f"GPUs {gpus_in(job.tres_per_job)}, not {shape.gpus}")
     if faults:
         raise SlurmError(
             f"scontrol update JobId={job.id}", f"Slurm agreed, but it has {', '.join(faults)}"

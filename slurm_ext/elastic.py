@@ -68,12 +68,12 @@ def held_for_us(job: JobRecord, mark: Mark | None, holds: Holds) -> bool:
     row = holds.get(job.id)
     if row is not None and row.restarts <= job.restarts <= row.restarts + 1:
         return not row.released
-    if row is not None or reason == "jobheldadmin":
+    if row is not None:
         return False
     if job.restarts == 0:
-        return mark is None or mark.held
+        return (mark is None or mark.held) and reason != "jobheldadmin"
     # The database does not know the job: it was lost, and may not leave the job held for ever.
-    return reason == "job requeued in held state"
+    return reason in ("job requeued in held state", "jobheldadmin")
 
 
 def gpu_nodes(snapshot: Snapshot) -> list[Node]:
@@ -116,6 +116,10 @@ def _job(record: JobRecord, snapshot: Snapshot, holds: Holds) -> Job:
     mark = Mark.read(record.admin_comment)
     if record.array_job:
         raise ValueError("it is of a job array, whose waiting tasks share one size")
+    if record.held and record.dependency:
+        raise ValueError(
+            f"it waits for {record.dependency[:60]}, which Slurm sees to when released"
+        )
     running = record.state != "PENDING"
     if running and not record.gpus_on:
         raise ValueError("Slurm does not say which GPUs it holds")
@@ -160,8 +164,7 @@ def _unmovable(record: JobRecord) -> str:
 
 
 def _startable(record: JobRecord, mark: Mark, holds: Holds) -> bool:
-    free_to_start = not record.dependency and "COMPLETING" not in record.flags
-    return free_to_start and held_for_us(record, mark, holds)
+    return "COMPLETING" not in record.flags and held_for_us(record, mark, holds)
 
 
 def _time_left(record: JobRecord, now: float) -> float | None:
@@ -178,7 +181,13 @@ def _shapes(mark: Mark, layout: Layout, nodes: list[NodeRecord]) -> tuple[Shape,
     shapes: dict[Shape, None] = {}
     for _, counts in sorted(types.items()):
         found = realisable(mark.sizes, counts, per_node_fixed=layout.per_node_fixed)
-        shapes |= {shape: None for shape in found if layout.suits(shape)}
+        whole = set(counts) if layout.whole_nodes else set()
+        shapes |= {
+            shape: None
+            for shape in found
+            if layout.suits(shape)
+            and (shape.nodes == 1 or not whole or whole == {shape.gpus_per_node})
+        }
     return tuple(sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes)))
 
 

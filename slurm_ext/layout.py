@@ -8,7 +8,7 @@ from typing import Literal
 from ones.policies.model import Shape
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
-from ones.slurm_ext.tres import gpus_by_type
+from ones.slurm_ext.tres import gpus_by_type, gpus_in
 
 Form = Literal["per_job", "per_node", "per_task"]
 PER_NODE = 0  # as gpus_per_task: one task on each node, whatever its GPUs
@@ -22,6 +22,15 @@ class Layout:
     gpu_type: str = ""  # '' where the job takes any
     gpus_per_task: int = PER_NODE
     per_node_fixed: int | None = None  # GPUs per node, where the job's form allows no other number
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Whether only whole nodes keep a shape of several nodes uniform.
+
+        --gpus-per-task alone lets Slurm spread tasks unevenly, and nothing that could be written
+        beside it to prevent that can be changed again later.
+        """
+        return self.form == "per_task" and self.per_node_fixed is None
 
     def suits(self, shape: Shape) -> bool:
         """Whether whole tasks fit the shape's nodes."""
@@ -45,7 +54,7 @@ def layout_of(job: JobRecord, mark: Mark) -> Layout:
         raise ValueError(f"it asks for several types of GPU ({', '.join(sorted(types))})")
     ((gpu_type, count),) = types.items()
     if form == "per_task":
-        fixed = job.tasks_per_node * count or None
+        fixed = gpus_in(job.tres_per_node) or job.tasks_per_node * count or None
         return Layout(form=form, gpu_type=gpu_type, gpus_per_task=count, per_node_fixed=fixed)
     gpus_per_task, fixed = _tasks(job, mark)
     return Layout(form=form, gpu_type=gpu_type, gpus_per_task=gpus_per_task, per_node_fixed=fixed)
@@ -72,7 +81,7 @@ def gpu_type_wanted(job: JobRecord) -> str:
 
 
 def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
-    # --gpus-per-node comes last: our own reshapes write it beside the other two.
+    # --gpus-per-node comes last: our own reshapes write it beside --gpus.
     forms: tuple[tuple[Form, str], ...] = (
         ("per_job", job.tres_per_job),
         ("per_task", job.tres_per_task),

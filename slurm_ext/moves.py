@@ -35,6 +35,7 @@ _BEFORE_STOP = frozenset({"begun", "asking", "asked"})
 # How far a node's clock may run behind ours: a confirmation so little older than our request is
 # taken for one. At worst it is of a periodic checkpoint, and this much work is done again.
 CLOCK_SKEW = 2.0
+BAD_SHAPE = "BadConstraints"  # with this reason Slurm itself holds a job that can't run anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +329,8 @@ def _starting(case: _Case) -> Next:
         return _runs(case)
     if case.job.state != "PENDING":
         return _end(case.move, f"abandoned: the job is {case.job.state.lower()}", holds=False)
+    if case.job.held and case.job.reason == BAD_SHAPE:
+        return _end(case.move, f"failed: Slurm can't give {case.where} here; held", holds=True)
     if case.job.held:
         return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
     if not case.late:
@@ -350,7 +353,10 @@ def _runs(case: _Case) -> Next:
     move, job = case.move, case.job
     assert move.target is not None, "only a preempt has none"
     outcome = "done"
-    if job.nodes and set(expand(job.nodes)) != set(move.target.nodes):
+    if job.gpus_on and dict(job.gpus_on) != dict(move.target.gpus_on):
+        parts = ", ".join(f"{gpus} on {node}" for node, gpus in sorted(job.gpus_on.items()))
+        outcome = f"changed: the job runs with {parts}"
+    elif job.nodes and set(expand(job.nodes)) != set(move.target.nodes):
         outcome = f"changed: the job runs on {job.nodes}, not on {fold(move.target.nodes)}"
     ended = _end(move, outcome, holds=False)
     if job.held:

@@ -11,14 +11,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from ones.slurm_ext.command_reader import switches_of
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
-from ones.slurm_ext.hostlists import expand
-from ones.slurm_ext.job_json import ENDED, HOLDING
+from ones.slurm_ext.job_json import ENDED, HOLDING, gpus_on_nodes
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 from ones.slurm_ext.tres import gpus_by_type, gpus_in
 
@@ -103,6 +102,7 @@ class _Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", WORKER],
             env=_environment(),
+            bufsize=0,  # nothing left to be written when it has died
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -118,7 +118,6 @@ class _Worker:
         pieces: list[bytes] = []
         try:
             self._process.stdin.write(f"{request}\n".encode())
-            self._process.stdin.flush()
             while not pieces or not pieces[-1].endswith(b"\n"):
                 left = deadline - time.monotonic()
                 if left <= 0 or not select.select([pipe], [], [], left)[0]:
@@ -161,19 +160,16 @@ def _environment() -> dict[str, str]:
 
 def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
     """The worker's answer as records."""
-    nodes = {fields["name"]: node_record(fields) for fields in answer["nodes"]}
-    node_table = tuple(nodes)
-    jobs = (job_record(fields, node_table) for fields in answer["jobs"])
     return Snapshot(
         taken=taken,
-        jobs={job.id: job for job in jobs},
-        nodes=nodes,
+        jobs={fields["id"]: job_record(fields) for fields in answer["jobs"]},
+        nodes={fields["name"]: node_record(fields) for fields in answer["nodes"]},
         switches=switches_of(answer["topology"]),
     )
 
 
-def job_record(fields: Mapping[str, Any], node_table: Sequence[str]) -> JobRecord:
-    """A job's fields as a record; node_table names the nodes in slurmctld's order."""
+def job_record(fields: Mapping[str, Any]) -> JobRecord:
+    """A job's fields as a record."""
     state, limit = fields["state"], fields["time_limit"]
     least = fields["least_nodes"] or 0
     ran = state != "PENDING" and bool(fields["nodes"])
@@ -209,23 +205,12 @@ def job_record(fields: Mapping[str, Any], node_table: Sequence[str]) -> JobRecor
         required_nodes=fields["required_nodes"],
         excluded_nodes=fields["excluded_nodes"],
         nodes=fields["nodes"],
-        gpus_on=gpus_on(fields, node_table) if state in HOLDING else {},
+        gpus_on=gpus_on_nodes(fields["nodes"], fields["gres"]) if state in HOLDING else {},
         batch_host=fields["batch_host"],
         admin_comment=fields["admin_comment"],
         requeue=bool(fields["requeue"]),
         array_job=fields["array_job"],
     )
-
-
-def gpus_on(fields: Mapping[str, Any], node_table: Sequence[str]) -> dict[str, int]:
-    """How many GPUs the job has on each of its nodes."""
-    names = expand(fields["nodes"])
-    # Slurm lists them in its node table's order, which is slurm.conf's and not the alphabet's.
-    places = [place for place in fields["positions"] if place < len(node_table)]
-    if {node_table[place] for place in places} == set(names):
-        names = tuple(node_table[place] for place in places)
-    counts = {name: gpus_in(gres) for name, gres in zip(names, fields["gres"], strict=False)}
-    return {name: count for name, count in counts.items() if count}
 
 
 def node_record(fields: Mapping[str, Any]) -> NodeRecord:

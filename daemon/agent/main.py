@@ -36,11 +36,11 @@ _NODE = re.compile(r"[\w.-]{1,255}", re.ASCII)
 @click.version_option(package_name="ones-slurm")
 def main(config: Path | None, node: str | None, *, require_gpu: bool) -> None:
     """The agent of ONES for Slurm on a GPU node: telemetry, and the door for job reports."""
-    setup_logging()
     sampler = Sampler(Nvml())
     try:
-        loaded = load_config(config)
-        asyncio.run(_run(loaded, _node_name(node), sampler, require_gpu=require_gpu))
+        loaded, name = load_config(config), _node_name(node)
+        setup_logging()
+        asyncio.run(_run(loaded, name, sampler, require_gpu=require_gpu))
     except OnesError as fault:
         click.echo(f"ones-agent: error: {fault}", err=True)
         sys.exit(2 if isinstance(fault, ConfigError) else 1)

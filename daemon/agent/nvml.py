@@ -70,6 +70,7 @@ class Nvml:
         self._known: dict[str, GpuSample] = {}  # every GPU ever seen, by uuid; only who it is
         self._addresses: dict[int | None, str] = {}  # of handles -> uuid, also of lost GPUs
         self._xids: dict[str, int] = {}
+        self._news = False  # an XID came since the last poll
         self._events: Any = None
         self._started = False
         self._retry_at = 0.0
@@ -95,7 +96,11 @@ class Nvml:
         )
 
     def poll_errors(self) -> bool:
-        news = False
+        self._take_events()
+        news, self._news = self._news, False
+        return news
+
+    def _take_events(self) -> None:
         for _ in range(MOST_EVENTS if self._events is not None else 0):
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
@@ -104,9 +109,8 @@ class Nvml:
             uuid = self._uuid_of(event.device)
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError and uuid is not None:
                 self._xids[uuid] = event.eventData
-                news = True
+                self._news = True
                 log.warning("GPU %s: XID %d", uuid, event.eventData)
-        return news
 
     def _incomplete(self) -> bool:
         return not self._known.keys() <= self._handles.keys()
@@ -162,6 +166,7 @@ class Nvml:
 
     def _stop(self) -> None:
         if self._events is not None:
+            self._take_events()
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(self._events)
         if self._started:

@@ -2,11 +2,10 @@
 """Jobs, nodes and switches as plain values, each as Slurm sent it.
 
 PySlurm's own attributes lose some: `Job.state` hides the state under a flag such as COMPLETING,
-`tres_per_*` drops counts written with a colon, a job named "None" has no name, and a name that is
-not UTF-8 raises. Compiled into PySlurm, because only it knows where Slurm's structs are.
+`tres_per_*` drops counts written with a colon, and a name that is not UTF-8 raises. Compiled into PySlurm, because only it knows where Slurm's structs are.
 """
 
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport uint32_t
 from libc.stdio cimport FILE, fclose
 from libc.stdlib cimport free
 
@@ -71,15 +70,6 @@ cdef small(uint32_t value):
     return number(value, slurm.NO_VAL16, slurm.INFINITE16)
 
 
-cdef positions(const int32_t *pairs):
-    """Places in the node table, from index pairs (first, last) that end with -1."""
-    found = []
-    while pairs != NULL and pairs[0] >= 0:
-        found.extend(range(pairs[0], pairs[1] + 1))
-        pairs += 2
-    return found
-
-
 # The interface number (API_CURRENT) of Slurm 24.11's libslurm.
 LIBRARY = 42
 
@@ -142,7 +132,6 @@ def job_fields(Job job):
         "required_nodes": text(info.req_nodes),
         "excluded_nodes": text(info.exc_nodes),
         "nodes": text(info.nodes),
-        "positions": positions(info.node_inx),
         "gres": [text(info.gres_detail_str[index]) for index in range(info.gres_detail_cnt)],
         "batch_host": text(info.batch_host),
         "admin_comment": text(info.admin_comment),

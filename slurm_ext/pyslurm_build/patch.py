@@ -99,9 +99,8 @@ def fail(reason: str) -> NoReturn:
 
 def delete(folder: Path, module: str) -> None:
     """Take a module or package away."""
-    found = [
-        path for path in folder.glob(f"{module}*") if path.name.split(".")[0] == Path(module).name
-    ]
+    name = Path(module).name
+    found = [path for path in folder.glob(f"{module}*") if path.name.split(".")[0] == name]
     if not found:
         fail(f"PySlurm has no {module}")
     for path in found:
@@ -135,9 +134,7 @@ def edited(path: Path, edits: list[tuple[int, str, str]]) -> None:
     for times, pattern, new in edits:
         text, count = re.subn(pattern, new, text, flags=re.MULTILINE)
         if count != times:
-            raise SystemExit(
-                f"patch.py: error: {path}: {pattern!r} found {count} times, not {times}"
-            )
+            fail(f"{path}: {pattern!r} found {count} times, not {times}")
     path.write_text(text)
 
 
@@ -233,17 +230,13 @@ def check(source: Path, prototypes: Path) -> None:
     known = set(re.findall(r"\b(\w+)(?=\(|;)", prototypes.read_text()))
     for path in sorted((source / "pyslurm").rglob("*.c")):
         text = path.read_text()
-        own = sorted(
-            set(re.findall(r"^struct __pyx_t_7pyslurm_5slurm_(\w+) \{", text, re.MULTILINE))
-        )
+        own = re.findall(r"^struct __pyx_t_7pyslurm_5slurm_(\w+) \{", text, re.MULTILINE)
         if own:
             fail(f"{path} lays out itself: {', '.join(own)}")
         declared = re.findall(r"^__PYX_EXTERN_C .*?\b(\w+)(?=\(|;)(?!\(\w+\) )", text, re.MULTILINE)
         unknown = sorted(set(declared) - known)
         if unknown:
-            raise SystemExit(
-                f"patch.py: error: {path} declares without a header: {', '.join(unknown)}"
-            )
+            fail(f"{path} declares without a header: {', '.join(unknown)}")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -45,7 +45,7 @@ class Moment:
     epoch_samples: int | None = None
     seed: int = 0
     batch: int | None = None
-    ramp: Ramp = Ramp()
+    ramp: Ramp = field(default_factory=Ramp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Checkpoints:
         return None
 
     def set_aside(self) -> None:
-        """Make room for a job that has the number, but not the life, of the one that wrote these."""
+        """Make room for a job that has only the number of the one that wrote these."""
         if self._folders():
             aside = self.folder.with_name(f"{self.folder.name}.before-{time.time_ns()}")
             self.folder.rename(aside)

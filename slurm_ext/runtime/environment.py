@@ -6,7 +6,7 @@ import logging
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ones.slurm_ext.errors import OnesError
 
@@ -56,7 +56,7 @@ class Place:
 class Environment:
     """What a worker's environment says."""
 
-    place: Place = Place()
+    place: Place = field(default_factory=Place)
     job: int | None = None  # Slurm's id; None outside Slurm
     restarts: int = 0
     socket: str = ""  # where the node's agent takes reports; empty: nobody listens
@@ -88,7 +88,9 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 def in_step(environ: Mapping[str, str]) -> bool:
     """Whether srun started us; the batch script has a rank in its environment, but no step."""
-    return all(name in environ for name in ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+    return all(
+        name in environ for name in ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    )
 
 
 def slurm_place(environ: Mapping[str, str]) -> Place:
@@ -153,7 +155,7 @@ def _whole(environ: Mapping[str, str], name: str, *, least: int = 0) -> int | No
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < least:
-        log.warning("ones: %s is '%s', not a whole number from %d up; it is ignored", name, text, least)
+        log.warning("ones: %s is '%s', no whole number from %d up; ignored", name, text, least)
         return None
     return int(text)
 

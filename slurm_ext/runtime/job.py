@@ -13,7 +13,7 @@ from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
 from ones.slurm_ext.runtime.environment import Environment
 from ones.slurm_ext.runtime.framework import Framework, StateFault
-from ones.slurm_ext.runtime.learning_rate import Ramp, Rule
+from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.meter import Meter
 from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Division, Sampler
@@ -126,7 +126,7 @@ class Job:
         for each in objects:
             state = None
             if self.resumed:
-                kept = self._kept("tracked", len(self._tracked)) if self._found is not None else None
+                kept = self._kept("tracked", len(self._tracked))
                 state = self._framework.unpack(self._framework.share(self._framework.pack(kept)))
             if state is not None:
                 each.load_state_dict(state)
@@ -169,9 +169,9 @@ class Job:
         batch_most: int | None = None,
         batch_most_per_gpu: int | None = None,
     ) -> Sampler:
-        """Lists of sample numbers, one list a step: this worker's share of the rest of the epoch."""
+        """Lists of sample numbers, one a step: this worker's share of the rest of the epoch."""
         if self._division is not None:
-            raise UsageFault("one loader or sampler of a job can be elastic; use torch's for others")
+            raise UsageFault("a job has one elastic loader or sampler; use torch's for others")
         kept = self._moment.epoch_samples
         if kept is not None and kept != samples:
             raise UsageFault(
@@ -292,9 +292,7 @@ class Job:
             "tracked": [each.state_dict() for each in self._tracked],
         }
         try:
-            path = checkpoints.save(
-                self._moment, lambda file: self._framework.dump(state, file)
-            )
+            path = checkpoints.save(self._moment, lambda file: self._framework.dump(state, file))
         except OSError as fault:
             log.warning("ones: no checkpoint: %s; training goes on", fault)
             return

@@ -36,7 +36,11 @@ class Meter:
         self._resumed: float | None = None
         self._mark: float | None = None  # when the step under way began
         self._last_read = clock()
-        self._reset()
+        self._steps = 0
+        self._step_time = 0.0
+        self._loss: Any = None
+        self._losses = 0
+        self._accuracy: float | None = None
 
     def resume(self) -> None:
         """Begin to time steps, here and not where the last step ended."""
@@ -80,6 +84,6 @@ class Meter:
     def _reset(self) -> None:
         self._steps = 0
         self._step_time = 0.0
-        self._loss: Any = None
+        self._loss = None
         self._losses = 0
-        self._accuracy: float | None = None
+        self._accuracy = None

@@ -40,7 +40,8 @@ def start(
     requests.listen_for_checkpoints()
     framework = _framework(backend)
     framework.connect(environment.place)
-    kept = Checkpoints(_folder(environment, checkpoints)) if _keeps(environment, checkpoints) else None
+    folder = _folder(environment, checkpoints)
+    kept = None if folder is None else Checkpoints(folder)
     found = None
     if kept is not None and environment.place.rank == 0:
         found = _find(kept, environment, given=checkpoints is not None)
@@ -48,9 +49,7 @@ def start(
     framework.seed(moment.seed)
     reporter = None
     if environment.place.rank == 0 and environment.socket and environment.job is not None:
-        reporter = Reporter(
-            environment.socket, job=environment.job, restarts=environment.restarts
-        )
+        reporter = Reporter(environment.socket, job=environment.job, restarts=environment.restarts)
     job = Job(
         environment,
         framework,
@@ -76,15 +75,15 @@ def _framework(backend: str | None) -> Framework:
     return TorchFramework(backend)
 
 
-def _keeps(environment: Environment, checkpoints: Path | None) -> bool:
-    return checkpoints is not None or environment.job is not None
-
-
-def _folder(environment: Environment, checkpoints: Path | None) -> Path:
+def _folder(environment: Environment, checkpoints: Path | None) -> Path | None:
+    """Where checkpoints go; None where nothing would ever ask for them or look for them."""
     if checkpoints is not None:
         return checkpoints.absolute()
+    if environment.job is None:
+        return None
     # Named after the script as well: a job may train one thing after the other.
-    return Path.cwd() / "ones-checkpoints" / str(environment.job) / (Path(sys.argv[0]).stem or "job")
+    script = Path(sys.argv[0]).stem or "job"
+    return Path.cwd() / "ones-checkpoints" / str(environment.job) / script
 
 
 def _find(kept: Checkpoints, environment: Environment, *, given: bool) -> Checkpoint | None:

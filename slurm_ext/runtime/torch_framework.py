@@ -1,7 +1,5 @@
 """The framework PyTorch: DistributedDataParallel over gloo or NCCL, from torch 2.6 on."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable
@@ -9,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 
 from ones.slurm_ext.runtime.checkpoint import Writable
 from ones.slurm_ext.runtime.environment import Place
@@ -157,7 +155,10 @@ class TorchFramework:
             self._verdict = None
 
 
-def _weighted_sum(weight: Callable[[], float], bucket: Any) -> Any:
+# torch reads these annotations, and not as strings: hence no `from __future__` in this module.
+def _weighted_sum(
+    weight: Callable[[], float], bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
     """DDP's mean of gradients, where the workers' shares of a step need not be equal."""
     gradients = bucket.buffer().mul_(weight())
     future = dist.all_reduce(gradients, async_op=True).get_future()

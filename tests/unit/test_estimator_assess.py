@@ -81,6 +81,22 @@ def test_a_silent_job_lasts_the_prior_time_at_its_requested_size() -> None:
     assert left(learnt) == pytest.approx(200.0, rel=0.01)
 
 
+def test_an_unknown_job_is_as_long_as_the_others_once_there_are_enough() -> None:
+    others = [a_job(i, name="job1", placement=on(n1=1), requested=2) for i in (1, 2, 3)]
+    problem = assess(
+        now=0.0,
+        nodes=a_cluster(),
+        jobs=[*others, a_job(9, name="new")],
+        observations=[seen()],
+        progress={
+            job.id: Progress(job=job.id, samples=64.0, total_samples=6400.0 * i)
+            for i, job in enumerate(others, start=1)
+        },
+        priors=Priors(job_seconds=9999.0),
+    )
+    assert seconds_left_on(problem, problem.jobs[3], on(n1=2)) == pytest.approx(100.0, rel=0.05)
+
+
 def test_a_job_that_told_its_length_but_no_step_time_lasts_the_prior_time() -> None:
     told = Progress(job=ONE, samples=0.0, total_samples=6400.0)
     problem = ask(progress={ONE: told}, priors=Priors(job_seconds=200.0))

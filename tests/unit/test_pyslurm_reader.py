@@ -75,7 +75,6 @@ def fields(**changes: Any) -> dict[str, Any]:
         "required_nodes": "",
         "excluded_nodes": "",
         "nodes": "",
-        "positions": [],
         "gres": [],
         "batch_host": "",
         "admin_comment": "",
@@ -100,33 +99,25 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 def test_a_start_that_slurm_foretells_is_no_start() -> None:
-    job = job_record(fields(), ())
+    job = job_record(fields())
     assert (job.started, job.ended) == (0.0, 0.0)
 
 
 def test_a_running_job_has_started_and_not_ended() -> None:
-    job = job_record(fields(state="RUNNING", nodes="n1"), ())
+    job = job_record(fields(state="RUNNING", nodes="n1"))
     assert (job.started, job.ended) == (900.0, 0.0)
 
 
 def test_no_time_limit_is_none() -> None:
-    assert job_record(fields(time_limit=-1), ()).time_limit is None
-    assert job_record(fields(time_limit=720), ()).time_limit == 43200.0
+    assert job_record(fields(time_limit=-1)).time_limit is None
+    assert job_record(fields(time_limit=720)).time_limit == 43200.0
 
 
-def test_gpus_are_told_in_slurms_order_of_nodes_not_the_alphabets() -> None:
-    running = fields(
-        state="RUNNING",
-        nodes="a1,z1",
-        positions=[0, 1],
-        gres=["gpu:v100:3(IDX:0-2)", "gpu:k80:1(IDX:0)"],
-    )
-    assert job_record(running, ("z1", "a1")).gpus_on == {"z1": 3, "a1": 1}
-
-
-def test_gpus_are_told_by_name_where_the_node_table_has_holes() -> None:
-    running = fields(state="RUNNING", nodes="n[1-2]", positions=[3, 4], gres=["gpu:1", "gpu:2"])
-    assert job_record(running, ("n1", "n2")).gpus_on == {"n1": 1, "n2": 2}
+def test_a_running_job_holds_gpus_on_its_nodes() -> None:
+    gres = ["gpu:v100:3(IDX:0-2)", "gpu:k80:1(IDX:0)"]
+    running = fields(state="RUNNING", nodes="n[1,3]", gres=gres)
+    assert job_record(running).gpus_on == {"n1": 3, "n3": 1}
+    assert job_record(running | {"state": "CANCELLED"}).gpus_on == {}
 
 
 def test_a_node_counts_its_gpus_and_those_in_use() -> None:
@@ -185,6 +176,19 @@ def test_a_library_that_ends_its_process_ends_only_the_worker(fake_slurm: FakeSl
     fake_slurm("os.write(2, b'fatal: no slurm.conf'); os._exit(1)")
     with pytest.raises(SlurmError, match=r"fatal: no slurm\.conf"):
         PyslurmReader().snapshot()
+
+
+def test_a_worker_that_died_meanwhile_is_replaced(fake_slurm: FakeSlurm) -> None:
+    fake_slurm("return ''")
+    reader = PyslurmReader()
+    reader.snapshot()
+    assert reader._worker is not None
+    reader._worker._process.kill()
+    reader._worker._process.wait()
+    with pytest.raises(SlurmError, match="its process ended"):
+        reader.snapshot()
+    assert reader.snapshot().jobs == {}
+    reader.close()
 
 
 def test_a_controller_that_is_away_is_unreachable(fake_slurm: FakeSlurm) -> None:

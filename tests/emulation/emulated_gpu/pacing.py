@@ -20,7 +20,9 @@ FIXED_MEMORY, MEMORY_PER_SAMPLE = 1 << 30, 16 << 20  # bytes
 class Pacer:
     """Sees batches go into the model and steps come out of the optimiser, and waits between."""
 
-    def __init__(self, torch: ModuleType, clock: Any = time.monotonic, sleep: Any = time.sleep) -> None:
+    def __init__(
+        self, torch: ModuleType, clock: Any = time.monotonic, sleep: Any = time.sleep
+    ) -> None:
         self._torch = torch
         self._clock = clock
         self._sleep = sleep

@@ -1,0 +1,242 @@
+"""ones-run: starts the workers of a training script on this node, one for each of its GPUs.
+
+    srun ones-run train.py ...
+
+Run once per node, it starts a worker for each GPU the job has there; run once per GPU, each is one
+worker. Workers find torchrun's variables. Signals are passed on to them; when one fails the others
+are ended, and its exit code is ours.
+
+The script's framework is imported once, before the workers are forked from this process: with
+several workers on a node that saves most of the time which a restart costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.runtime.environment import (
+    EnvironmentFault,
+    Place,
+    in_step,
+    read_environment,
+    slurm_place,
+    tasks_on_node,
+)
+
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL for the workers that outlive a failed one
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+PRELOADED = ("torch", "torch._dynamo")  # optimizers import the second one at their first use
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What each worker runs."""
+
+    name: str  # a .py file, a module's name, or a program
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+    @property
+    def is_python(self) -> bool:
+        return self.is_module or self.name.endswith(".py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="ones-run",
+        description="Start one worker of a training script for each GPU of this node.",
+        epilog="Example: srun --ntasks-per-node=1 ones-run train.py --epochs=10",
+    )
+    parser.add_argument("--workers", type=int, help="workers on this node (default: its GPUs)")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
+    parser.add_argument("script", metavar="SCRIPT", help="a .py file, or a program")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    program = Program(given.script, tuple(given.arguments), given.module)
+    try:
+        places = places_here(os.environ, workers=given.workers)
+        if program.is_python and not program.is_module and not Path(program.name).is_file():
+            raise EnvironmentFault(f"there is no script {program.name}")
+    except OnesError as fault:
+        sys.exit(f"ones-run: error: {fault}")
+    os.environ.setdefault("ONES_STARTED", f"{time.time():.3f}")
+    # Otherwise each worker's arithmetic takes all cores of the node.
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(places))))
+    if len(places) == 1:
+        become(program, places[0])
+    else:
+        run_workers(program, places)
+
+
+def places_here(environ: Mapping[str, str], *, workers: int | None = None) -> list[Place]:
+    """The places of the workers that this process is to start."""
+    gpus = workers if workers is not None else max(1, len(visible_gpus(environ)))
+    if gpus < 1:
+        raise EnvironmentFault(f"--workers is {gpus}; give at least 1")
+    if not in_step(environ):
+        place = Place(nodes=1, port=_free_port())
+    elif tasks_on_node(environ) > 1 or slurm_place(environ).world_size > slurm_place(environ).nodes:
+        if workers is not None:
+            raise EnvironmentFault("--workers needs one task per node; add --ntasks-per-node=1")
+        return [slurm_place(environ)]
+    else:
+        place = slurm_place(environ)
+    world = gpus * place.nodes
+    planned = environ.get("ONES_GPUS", "")
+    if workers is None and planned.isdigit() and place.nodes > 1 and int(planned) != world:
+        raise EnvironmentFault(
+            f"this node has {gpus} of the job's {planned} GPUs on {place.nodes} nodes, so its nodes"
+            " are unequal; start one task per GPU: srun --ntasks=$ONES_GPUS ones-run ..."
+        )
+    return [
+        replace(
+            place,
+            rank=place.node_rank * gpus + local,
+            world_size=world,
+            local_rank=local,
+            local_world_size=gpus,
+        )
+        for local in range(gpus)
+    ]
+
+
+def visible_gpus(environ: Mapping[str, str]) -> list[str]:
+    """The GPUs of this node that Slurm gave to this task."""
+    return [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
+
+
+def become(program: Program, place: Place) -> None:
+    """Run the program in this process, as the worker at this place."""
+    os.environ.update(place.variables())
+    # Nobody who asks for a checkpoint can know that the script does not listen yet.
+    signal.signal(read_environment(os.environ).checkpoint_signal, signal.SIG_IGN)
+    if not program.is_python:
+        os.execvp(program.name, [program.name, *program.arguments])
+    sys.argv = [program.name, *program.arguments]
+    if program.is_module:
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(program.name).resolve().parent)
+        runpy.run_path(program.name, run_name="__main__")
+
+
+def run_workers(program: Program, places: Sequence[Place]) -> None:
+    """Fork a worker for each place and exit as they do."""
+    flock = Flock()
+    flock.listen()
+    if program.is_python:
+        _preload()
+    parent = os.getpid()
+    for place in places:
+        if flock.start():
+            _die_with(parent)
+            become(program, place)
+            return
+    sys.exit(flock.wait())
+
+
+class Flock:
+    """Worker processes that live and die together."""
+
+    def __init__(self) -> None:
+        self._pids: set[int] = set()
+        self._stopped = False
+
+    def listen(self) -> None:
+        for number in PASSED_ON:
+            signal.signal(number, self._pass_on)
+
+    def start(self) -> bool:
+        """Fork a worker; True in the worker."""
+        if self._stopped:
+            sys.exit(128 + signal.SIGTERM)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Nothing may arrive between the fork and the end of our handlers in the child.
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        pid = os.fork()
+        if pid == 0:
+            self._pids.clear()
+            for number in PASSED_ON:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(read_environment(os.environ).checkpoint_signal, signal.SIG_IGN)
+        else:
+            self._pids.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        return pid == 0
+
+    def wait(self) -> int:
+        """Wait for all; the exit code of the first that failed, or 0."""
+        result = 0
+        while self._pids:
+            pid, status = os.waitpid(-1, 0)
+            if pid not in self._pids:
+                continue
+            self._pids.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code and not result:
+                result = 128 - code if code < 0 else code
+                self._end_others()
+        return result
+
+    def _end_others(self) -> None:
+        self._send(signal.SIGTERM)
+        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._stopped |= number in (signal.SIGTERM, signal.SIGINT)
+        self._send(signal.Signals(number))
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _preload() -> None:
+    """Import what every worker would, once. Nothing of CUDA may be started before a fork."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    for name in PRELOADED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            return
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this worker when ones-run dies without a word."""
+    import ctypes  # noqa: PLC0415 (workers only)
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""onesd as it is, steered by a test: with a policy that never rests, killed at a chosen point.
+
+usage: steered_onesd.py [--die-at N] [--before STEP COMMAND] -- ONESD ARGUMENTS
+
+--die-at N: SIGKILL to ourselves at the N-th point, where every write of the journal and every
+touch of Slurm has one point before and one after it. --before ACTION COMMAND: run a shell command
+just before an action of that name, when our decision to act is already made.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+
+from ones.daemon import mover, onesd
+from ones.policies import registry
+from ones.policies.model import Assignment, Plan
+from ones.policies.placement import Room
+from ones.slurm_ext.actuator import Actuator
+
+
+class Seesaw:
+    """Every job at its least size, then at its most, then at its least again."""
+
+    name = "seesaw"
+
+    def plan(self, problem, memory, rng):
+        assignments = {}
+        for job in problem.jobs:
+            if job.fixed or not job.startable:
+                continue
+            now = job.placement.gpus if job.placement else 0
+            wanted = job.sizes.most if now == job.sizes.least else job.sizes.least
+            others = [one.placement for one in problem.jobs if one.placement and one.id != job.id]
+            shapes = sorted(shape for shape in job.shapes if shape.gpus == wanted)
+            found = Room.of(problem.nodes, others).place_job(job, shapes)
+            if found is not None:
+                assignments[job.id] = Assignment(found, None, f"seesaw to {wanted}")
+        return Plan(assignments), None
+
+
+def main() -> None:
+    ours, _, theirs = " ".join(sys.argv[1:]).partition("-- ")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--before", nargs="+", default=[])
+    options = parser.parse_args(ours.split())
+    registry._POLICIES["seesaw"] = lambda _: Seesaw()
+    points = 0
+
+    def point() -> None:
+        nonlocal points
+        points += 1
+        if points == options.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    write, perform = mover.Mover._record, Actuator.perform
+
+    def dying_write(self, before, after):
+        if after == before:
+            return
+        point()
+        write(self, before, after)
+        point()
+
+    def dying_perform(self, action):
+        if options.before and type(action).__name__ == options.before[0]:
+            subprocess.run(" ".join(options.before[1:]), shell=True, check=False)
+        point()
+        answer = perform(self, action)
+        point()
+        return answer
+
+    mover.Mover._record = dying_write
+    Actuator.perform = dying_perform
+    sys.argv = ["onesd", *theirs.split()]
+    onesd.main()
+
+
+main()

@@ -1,0 +1,104 @@
+"""What the tests of onesd on a real Slurm share: starting it, submitting jobs, waiting."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conftest import Cluster
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+@dataclass
+class Steering:
+    """onesd on the controller of a cluster, with a fresh history, and the jobs it steers."""
+
+    cluster: Cluster
+    jobs: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Nothing of an earlier test is left."""
+        self.kill()
+        subprocess.run(
+            ["docker", "cp", "--quiet", str(JOBS), f"{self.cluster.name}-ctl:/home/"], check=True
+        )
+        clean = "scancel -u alice,bob,carol,dave; rm -rf /var/lib/ones/ones.*; rm -f /run/ones/*"
+        self.cluster.run("ctl", clean)
+        self.cluster.eventually(
+            lambda: not self.cluster.run("ctl", "squeue -h").stdout, within=30, what="no jobs"
+        )
+
+    def start(self, *options: str, program: str = "onesd", ready: bool = True) -> None:
+        command = (
+            f"runuser -u ones -- {program} {' '.join(options)} >> /var/log/ones/onesd.log 2>&1"
+        )
+        subprocess.run(
+            ["docker", "exec", "--detach", f"{self.cluster.name}-ctl", "sh", "-c", command],
+            check=True,
+        )
+        if ready:
+            self.cluster.eventually(self.ready, within=30, what="onesd ready with all agents heard")
+
+    def start_steered(self, *options: str, ready: bool = True) -> None:
+        """The same daemon with the policy `seesaw`, which never leaves a job at its size."""
+        program = "/opt/ones/bin/python /home/jobs/steered_onesd.py"
+        self.start(*options, "--", "--policy", "seesaw", program=program, ready=ready)
+
+    def ready(self) -> bool:
+        done = self.cluster.run("ctl", "onesctl status --json", check=False)
+        return done.returncode == 0 and not json.loads(done.stdout)["problems"]
+
+    def alive(self) -> bool:
+        found = self.cluster.run("ctl", "pgrep -u ones -f 'onesd' ", check=False)
+        return bool(found.stdout.split())
+
+    def kill(self, number: str = "KILL") -> None:
+        self.cluster.run("ctl", f"pkill -{number} -u ones -f onesd", check=False)
+        self.cluster.eventually(lambda: not self.alive(), within=15, what="onesd gone")
+
+    def submit(self, user: str, *words: str) -> int:
+        command = ["sbatch", "--parsable", "--output=/home/%u/%j.out", *words]
+        job = int(self.cluster.run("ctl", command, user).stdout.split(";")[0])
+        self.jobs.append(job)
+        return job
+
+    def counting(
+        self, user: str, sizes: str, gpus: int, total: int, *more: str, name: str = "counting"
+    ) -> int:
+        """Submit a job that only counts samples, 40 a second on one GPU."""
+        options = [f"--elastic={sizes}"] if sizes else []
+        options += [f"--gpus={gpus}", f"--ntasks={gpus}", f"--job-name={name}"]
+        script = ["/home/jobs/counting.sbatch", str(total), "40", *more]
+        return self.submit(user, *options, *script)
+
+    def ask(self, *words: str, user: str | None = None) -> Any:
+        return json.loads(self.cluster.run("ctl", ["onesctl", *words, "--json"], user).stdout)
+
+    def slurm(self, job: int, column: str) -> str:
+        """One squeue column of a job."""
+        command = f"squeue -h -t all -j {job} -O {column}:200"
+        return self.cluster.run("ctl", command, check=False).stdout.strip()
+
+    def state(self, job: int) -> str:
+        return self.slurm(job, "State")
+
+    def gpus(self, job: int) -> int:
+        """GPUs that Slurm says the job holds."""
+        text = self.slurm(job, "tres-alloc")
+        found = [part.split("=")[1] for part in text.split(",") if part.startswith("gres/gpu=")]
+        return int(found[0]) if found and self.state(job) == "RUNNING" else 0
+
+    def wait(self, job: int, states: Sequence[str], within: float) -> None:
+        self.cluster.eventually(
+            lambda: self.state(job) in states, within=within, what=f"job {job} {'/'.join(states)}"
+        )
+
+    def result(self, user: str, job: int) -> dict[str, Any]:
+        text = self.cluster.run("ctl", f"cat /home/{user}/result-{job}.json").stdout
+        found: dict[str, Any] = json.loads(text)
+        return found

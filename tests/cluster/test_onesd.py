@@ -1,0 +1,220 @@
+"""onesd on a real Slurm: what it promises, on good days and on bad ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from conftest import Cluster
+from steering import Steering
+
+pytestmark = pytest.mark.cluster
+
+LAST_POINT = 24  # a resize passes fewer points at which onesd may die than this
+
+
+@pytest.fixture
+def onesd(cluster: Cluster) -> Iterator[Steering]:
+    steering = Steering(cluster)
+    steering.prepare()
+    yield steering
+    steering.prepare()
+
+
+def sacct(cluster: Cluster, job: int) -> list[tuple[int, int, int]]:
+    """(start, end, GPUs) of each run of a job."""
+    command = (
+        "SLURM_TIME_FORMAT=%s sacct -D -X -n -P -o Start,End,AllocTRES -j " + str(job) + " | sort"
+    )
+    runs = []
+    for line in cluster.run("ctl", command).stdout.splitlines():
+        start, end, tres = line.split("|")
+        gpus = [part.split("=")[1] for part in tres.split(",") if part.startswith("gres/gpu=")]
+        if start.isdigit():
+            runs.append((int(start), int(end) if end.isdigit() else 0, int(gpus[0])))
+    return runs
+
+
+def test_a_job_is_resized_keeps_its_progress_and_sacct_agrees(onesd: Steering) -> None:
+    onesd.start("--policy", "ones")
+    job = onesd.counting("alice", "1-8", 2, 4000)
+    onesd.wait(job, ["COMPLETED"], within=120)
+    assert onesd.result("alice", job)["samples"] == 4000
+    life = onesd.ask("job", str(job))
+    seen = [(int(run["started"]), int(run["ended"]), run["gpus"]) for run in life["runs"]]
+    assert seen == sacct(onesd.cluster, job)
+    assert len(seen) > 1
+    assert seen[1][2] > seen[0][2] == 2
+
+
+def test_observe_decides_and_touches_nothing(onesd: Steering) -> None:
+    onesd.start("--mode", "observe", "--policy", "ones")
+    job = onesd.counting("alice", "1-8", 2, 3000)
+    onesd.wait(job, ["RUNNING"], within=20)
+    show = f"scontrol show job {job} | grep -v -e RunTime -e LastSchedEval -e EndTime"
+    before = onesd.cluster.run("ctl", show).stdout
+    onesd.cluster.eventually(
+        lambda: any(d["job"] == job for d in onesd.ask("plan")["decisions"]),
+        within=60,
+        what="a decision about the job",
+    )
+    decision = next(d for d in onesd.ask("plan")["decisions"] if d["job"] == job)
+    assert decision["verdict"].startswith("observe mode")
+    assert onesd.cluster.run("ctl", show).stdout == before
+
+
+def test_a_plain_job_is_never_touched_and_gets_room(onesd: Steering) -> None:
+    onesd.start("--policy", "ones")
+    greedy = onesd.counting("alice", "1-16", 8, 30000)
+    onesd.cluster.eventually(
+        lambda: onesd.gpus(greedy) > 12, within=60, what="the elastic job grown over all nodes"
+    )
+    plain = onesd.counting("bob", "", 4, 400)
+    onesd.wait(plain, ["RUNNING", "COMPLETED"], within=60)
+    onesd.wait(plain, ["COMPLETED"], within=30)
+    assert len(sacct(onesd.cluster, plain)) == 1
+
+
+def test_killed_at_every_step_of_its_moves_it_loses_no_job(onesd: Steering) -> None:
+    job = onesd.counting("alice", "2,4", 2, 12000, name="survivor")
+    for point in range(1, LAST_POINT):
+        onesd.start_steered("--die-at", str(point), ready=False)
+        onesd.cluster.eventually(
+            lambda: not onesd.alive() or onesd.state(job) == "COMPLETED",
+            within=60,
+            what=f"onesd dead at point {point}",
+        )
+        if onesd.state(job) == "COMPLETED":
+            break
+        assert onesd.state(job) in ("RUNNING", "PENDING"), f"after point {point}"
+    onesd.kill()
+    onesd.start("--policy", "fifo")
+    onesd.wait(job, ["COMPLETED"], within=120)
+    assert onesd.result("alice", job)["samples"] == 12000
+    runs = sacct(onesd.cluster, job)
+    assert all(earlier[1] <= later[0] for earlier, later in zip(runs, runs[1:], strict=False))
+    moves = onesd.ask("job", str(job))["moves"]
+    assert {move["outcome"] for move in moves} == {"done"}
+
+
+@pytest.mark.parametrize("action", ["RequeueHold", "Reshape", "Release"])
+def test_a_job_cancelled_between_read_and_write_stays_cancelled(
+    onesd: Steering, action: str
+) -> None:
+    job = onesd.counting("alice", "2,4", 2, 12000)
+    if action != "RequeueHold":
+        onesd.wait(job, ["RUNNING"], within=20)  # no heartbeat: Slurm itself starts it
+    onesd.start_steered("--before", action, "scancel", str(job))
+    onesd.wait(job, ["CANCELLED"], within=60)
+    onesd.cluster.run("ctl", "sleep 8")
+    assert onesd.state(job) == "CANCELLED"
+
+
+def test_a_job_that_ignores_the_signal_is_left_alone_with_the_reason(onesd: Steering) -> None:
+    job = onesd.counting("alice", "2,4", 2, 6000, "deaf")
+    onesd.start_steered()
+    refused = lambda: onesd.ask("job", str(job))["refused"]  # noqa: E731
+    onesd.cluster.eventually(lambda: bool(refused()), within=90, what="a refused move")
+    assert "no checkpoint confirmed" in refused()[0]["outcome"]
+    assert onesd.state(job) == "RUNNING"
+    onesd.cluster.eventually(
+        lambda: "not resizable" in onesd.ask("jobs")["jobs"][0]["note"],
+        within=10,
+        what="the job marked as not resizable",
+    )
+    assert len(sacct(onesd.cluster, job)) == 1
+
+
+def test_slurmctld_restarted_during_rounds_loses_nothing(onesd: Steering) -> None:
+    onesd.start_steered()
+    job = onesd.counting("alice", "2,4", 2, 6000)
+    onesd.cluster.eventually(
+        lambda: len(sacct(onesd.cluster, job)) > 1, within=60, what="a first resize"
+    )
+    onesd.cluster.run("ctl", "pkill -x slurmctld; sleep 3; slurmctld")
+    onesd.wait(job, ["COMPLETED"], within=150)
+    assert onesd.result("alice", job)["samples"] == 6000
+
+
+def test_a_silent_agents_node_is_not_taken_for_idle(onesd: Steering) -> None:
+    cluster = onesd.cluster
+    cluster.run("n1", "pkill -f bin/ones-agent; sleep 1")
+    try:
+        onesd.start("--policy", "fifo", ready=False)
+        cluster.eventually(
+            lambda: (
+                cluster.run("ctl", "onesctl status", check=False).returncode == 0
+                and len([n for n in onesd.ask("nodes")["nodes"] if not n["note"]]) == 3
+            ),
+            within=30,
+            what="three nodes heard",
+        )
+        jobs = [onesd.counting("alice", "4", 4, 3000) for _ in range(4)]
+        cluster.eventually(
+            lambda: [onesd.state(job) for job in jobs].count("RUNNING") == 3,
+            within=30,
+            what="three jobs running",
+        )
+        cluster.run("ctl", "sleep 6")
+        used = {onesd.slurm(job, "NodeList") for job in jobs}
+        assert "n1" not in used
+        assert [onesd.state(job) for job in jobs].count("PENDING") == 1
+    finally:
+        cluster.run("n1", "(/opt/ones/bin/ones-agent >> /var/log/ones/ones-agent.log 2>&1 &)")
+
+
+def test_a_dead_daemons_jobs_are_released_by_the_timer(onesd: Steering) -> None:
+    onesd.start("--policy", "fifo")
+    blocker = onesd.counting("alice", "16", 16, 60000)
+    waiting = onesd.counting("bob", "4", 4, 300)
+    onesd.wait(blocker, ["RUNNING"], within=30)
+    assert onesd.slurm(waiting, "Reason") == "JobHeldUser"
+    onesd.kill()
+    onesd.cluster.eventually(
+        lambda: not onesd.slurm(waiting, "Reason").startswith("JobHeld"),
+        within=60,
+        what="the held job released",
+    )
+    onesd.cluster.run("ctl", f"scancel {blocker}")
+    onesd.wait(waiting, ["COMPLETED"], within=60)
+
+
+def test_a_report_that_lies_about_its_job_is_refused(onesd: Steering) -> None:
+    onesd.start("--policy", "fifo")
+    victim = onesd.counting("alice", "4", 4, 4000)
+    onesd.wait(victim, ["RUNNING"], within=30)
+    node = onesd.slurm(victim, "NodeList")
+    lie = json.dumps({"op": "report", "job": victim, "samples": 10**9})
+    speak = (
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/run/ones/agent.sock');"
+        f" s.sendall({lie!r}.encode() + b'\\n'); print(s.recv(4096).decode())"
+    )
+    script = f'#!/bin/bash\n/opt/ones/bin/python -c "{speak.replace(chr(34), chr(92) + chr(34))}"\n'
+    onesd.cluster.run("ctl", "cat > /home/bob/lie.sh", "bob", stdin=script)
+    liar = onesd.submit("bob", f"--nodelist={node}", "--ntasks=1", "/home/bob/lie.sh")
+    onesd.wait(liar, ["COMPLETED"], within=30)
+    assert '"ok":false' in onesd.cluster.run("ctl", f"cat /home/bob/{liar}.out").stdout
+    onesd.cluster.run("ctl", "sleep 5")
+    assert (onesd.ask("jobs")["jobs"][0]["samples"] or 0) < 10**6
+
+
+def test_a_user_sees_his_own_jobs_and_may_not_pause(onesd: Steering) -> None:
+    onesd.start("--policy", "fifo")
+    mine = onesd.counting("alice", "4", 4, 2000)
+    other = onesd.counting("bob", "4", 4, 2000)
+    onesd.wait(other, ["RUNNING"], within=30)
+    listed = lambda user: {job["job"] for job in onesd.ask("jobs", user=user)["jobs"]}  # noqa: E731
+    onesd.cluster.eventually(
+        lambda: listed("oper") == {mine, other}, within=10, what="both jobs seen by the operator"
+    )
+    assert listed("alice") == {mine}
+    refused = onesd.cluster.run("ctl", "onesctl pause", "alice", check=False)
+    assert refused.returncode == 4
+    assert "operator" in refused.stderr
+    assert onesd.cluster.run("ctl", f"onesctl job {other}", "alice", check=False).returncode == 1
+    onesd.cluster.run("ctl", "onesctl pause maintenance", "oper")
+    assert onesd.ask("status")["paused"]
+    onesd.cluster.run("ctl", "onesctl resume", "oper")
+    onesd.kill("TERM")
+    assert onesd.cluster.run("ctl", "onesctl status", check=False).returncode == 3

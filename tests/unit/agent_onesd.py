@@ -1,0 +1,65 @@
+"""A small HTTP server that stands for onesd before an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from ones.daemon.agent.push import Onesd
+from ones.daemon.wire import Lease, NodeReport
+
+
+def seal(purpose: str, subject: str, body: bytes) -> str:
+    return f"{purpose}|{subject}|{hashlib.sha256(body).hexdigest()}"
+
+
+class Controller:
+    """Stands for onesd: checks credentials, keeps reports, and refuses or hangs when told to."""
+
+    def __init__(self) -> None:
+        self.reports: list[NodeReport] = []
+        self.leases: dict[int, Lease] = {}
+        self.refusal = 0
+        self.hang = 0.0
+
+    async def report(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self._check(request, "ones-agent-report", body)
+        await asyncio.sleep(self.hang)
+        if self.refusal:
+            return web.json_response({"error": "not\ntoday"}, status=self.refusal)
+        self.reports.append(msgspec.json.decode(body, type=NodeReport))
+        return web.json_response({"ok": True})
+
+    async def lease(self, request: web.Request) -> web.Response:
+        job = request.match_info["job"]
+        self._check(request, "ones-lease", job.encode())
+        await asyncio.sleep(self.hang)
+        if int(job) not in self.leases:
+            return web.json_response({"error": "not known"}, status=404)
+        return web.Response(body=msgspec.json.encode(self.leases[int(job)]))
+
+    @staticmethod
+    def _check(request: web.Request, purpose: str, body: bytes) -> None:
+        assert request.headers["Ones-Node"] == "n1"
+        assert request.headers["Authorization"] == f"Munge {seal(purpose, 'n1', body)}"
+
+
+@asynccontextmanager
+async def served(controller: Controller) -> AsyncIterator[Onesd]:
+    app = web.Application()
+    app.router.add_post("/v1/agent", controller.report)
+    app.router.add_get("/v1/lease/{job}", controller.lease)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    async with aiohttp.ClientSession() as session:
+        yield Onesd(session, f"127.0.0.1:{port}", "n1", seal)
+    await runner.cleanup()
