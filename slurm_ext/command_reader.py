@@ -6,6 +6,8 @@ the columns take squeue about 25 ms and 120 kB where JSON takes 730 ms and 4 MB 
 cores, Slurm 24.11). slurmctld is asked for its jobs twice and for its nodes once; its topology is
 read again every ten minutes, or when a node appears that it does not name.
 
+squeue shows the waiting tasks of one array as one job, which is enough: arrays are never elastic.
+
 A job's name may hold anything, line ends and forged columns included. So the columns are set
 apart by a token drawn anew for each call, which nobody can have put into a name.
 """

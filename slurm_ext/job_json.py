@@ -36,7 +36,8 @@ def job_record(job: Json) -> JobRecord:
         qos=job["qos"],
         state=state,
         flags=frozenset(states) - {state},
-        reason=job["state_reason"],
+        # Where Slurm has words of its own for it ("job requeued in held state"), squeue shows these.
+        reason=job.get("state_description") or job["state_reason"],
         priority=number(job["priority"]),
         held=number(job["priority"]) == 0,
         restarts=job["restart_cnt"],

@@ -144,8 +144,9 @@ def advance(
             return _end(move, "done", holds=False)
         return _end(move, f"abandoned: the job has ended ({job.state})", holds=False)
     if not job.marked:
-        held = "; it stays held: scontrol release it" if job.held and move.holds else ""
-        return _end(move, f"abandoned: the job is no longer marked elastic{held}", holds=False)
+        held = job.held and move.holds
+        advice = "; it stays held: scontrol release it" if held else ""
+        return _end(move, f"abandoned: the job is no longer marked elastic{advice}", holds=held)
     if job.restarts not in (move.restarts, move.expected_restarts):
         return _end(move, "abandoned: somebody else requeued the job", holds=False)
     return _STEPS[move.step](_Case(move, job, evidence, limits))

@@ -2,7 +2,8 @@
 """Jobs, nodes and switches as plain values, each as Slurm sent it.
 
 PySlurm's own attributes lose some: `Job.state` hides the state under a flag such as COMPLETING,
-`tres_per_*` drops counts written with a colon, and a name that is not UTF-8 raises. Compiled into PySlurm, because only it knows where Slurm's structs are.
+`tres_per_*` drops counts written with a colon, and a name that is not UTF-8 raises. Compiled into
+PySlurm, because only there can the structs of its objects be reached.
 """
 
 from libc.stdint cimport uint32_t

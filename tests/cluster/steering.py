@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conftest import Cluster
+if TYPE_CHECKING:
+    from conftest import Cluster
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -27,8 +28,8 @@ class Steering:
         subprocess.run(
             ["docker", "cp", "--quiet", str(JOBS), f"{self.cluster.name}-ctl:/home/"], check=True
         )
-        clean = "scancel -u alice,bob,carol,dave; rm -rf /var/lib/ones/ones.*; rm -f /run/ones/*"
-        self.cluster.run("ctl", clean)
+        self.cluster.run("ctl", "squeue -h -o %A | sort -u | xargs -r scancel")
+        self.cluster.run("ctl", "rm -rf /var/lib/ones/ones.* /run/ones/*")
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", "squeue -h").stdout, within=30, what="no jobs"
         )

@@ -14,7 +14,7 @@ import pytest
 from ones.policies.sizes import Sizes
 
 if TYPE_CHECKING:
-    from tests.cluster.conftest import Cluster
+    from conftest import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Cluster
 from steering import Steering
+
+if TYPE_CHECKING:
+    from conftest import Cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -66,9 +70,11 @@ def test_observe_decides_and_touches_nothing(onesd: Steering) -> None:
 
 def test_a_plain_job_is_never_touched_and_gets_room(onesd: Steering) -> None:
     onesd.start("--policy", "ones")
-    greedy = onesd.counting("alice", "1-16", 8, 30000)
+    greedy = [onesd.counting(user, "4,8", 4, 30000) for user in ("alice", "carol")]
     onesd.cluster.eventually(
-        lambda: onesd.gpus(greedy) > 12, within=60, what="the elastic job grown over all nodes"
+        lambda: [onesd.gpus(job) for job in greedy] == [8, 8],
+        within=90,
+        what="the elastic jobs grown over all nodes",
     )
     plain = onesd.counting("bob", "", 4, 400)
     onesd.wait(plain, ["RUNNING", "COMPLETED"], within=60)
@@ -93,7 +99,7 @@ def test_killed_at_every_step_of_its_moves_it_loses_no_job(onesd: Steering) -> N
     onesd.wait(job, ["COMPLETED"], within=120)
     assert onesd.result("alice", job)["samples"] == 12000
     runs = sacct(onesd.cluster, job)
-    assert all(earlier[1] <= later[0] for earlier, later in zip(runs, runs[1:], strict=False))
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(runs))
     moves = onesd.ask("job", str(job))["moves"]
     assert {move["outcome"] for move in moves} == {"done"}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ones.daemon.agent.attribution import (
@@ -106,6 +107,7 @@ def test_a_name_with_parentheses_does_not_shift_the_fields_of_stat() -> None:
     assert (stat.state, stat.parent, stat.born) == ("S", 3, 22)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_no_text_breaks_a_parser(text: str) -> None:
     job_of_cgroup(text)
@@ -237,8 +239,6 @@ def test_all_slurmstepds_are_found_by_job(proc: Proc) -> None:
 
 
 def test_the_real_proc_can_be_read() -> None:
-    import os
-
     processes = Processes()
     own = processes.process(os.getpid())
     assert own is not None

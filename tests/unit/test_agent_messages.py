@@ -7,7 +7,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ones.daemon.agent.messages import MOST_BYTES, Refused, read_message
@@ -92,11 +92,17 @@ def test_a_file_that_is_another_op_is_refused() -> None:
         read_message(b'{"op":"report"}', job=7, op="checkpoint")
 
 
+# The first text of a process is slow to draw, and machines that test are busy.
+patiently = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@patiently
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     _read_or_refused(data)
 
 
+@patiently
 @given(
     st.dictionaries(
         st.sampled_from([*Report.__struct_fields__, *Checkpoint.__struct_fields__, "op", "x"]),

@@ -16,7 +16,7 @@ import pytest
 from agent_onesd import Controller, served
 from click.testing import CliRunner
 
-from ones.daemon.agent import jobs, node
+from ones.daemon.agent import jobs, node, push
 from ones.daemon.agent.main import main
 from ones.daemon.agent.metrics import serve
 from ones.daemon.agent.node import NodeAgent
@@ -87,7 +87,7 @@ class Site:
 
     async def pushed(self, number: int) -> NodeReport:
         """The number-th report that the controller got."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while len(self.controller.reports) < number:
                 await asyncio.sleep(0.02)
         return self.controller.reports[number - 1]
@@ -99,6 +99,7 @@ Work = Callable[[Site], Awaitable[None]]
 @pytest.fixture
 def at_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], None]:
     monkeypatch.setattr(node, "TICK", 0.05)
+    monkeypatch.setattr(push, "LEASE_TIMEOUT", 5.0)
 
     def run(work: Work) -> None:
         async def main() -> None:
@@ -211,7 +212,7 @@ def test_an_ended_job_is_forgotten_with_its_folder(
         assert await site.say(b'{"op":"report"}\n') == b'{"ok":true}\n'
         folder = Path(site.config.jobs_dir, "7")
         site.end_step()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while folder.exists():
                 await asyncio.sleep(0.02)
         assert any(report.received for report in site.controller.reports)
@@ -233,7 +234,7 @@ def test_a_file_written_after_the_end_says_nothing(at_site: Callable[[Work], Non
 
 
 def test_a_restarted_job_does_not_find_its_last_runs_files_or_lease(
-    at_site: Callable[[Work], None],
+    at_site: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(site: Site) -> None:
         site.controller.leases[7] = Lease(job=7, gpus=4)
@@ -242,6 +243,7 @@ def test_a_restarted_job_does_not_find_its_last_runs_files_or_lease(
         report.write_text("{}")
         site.start_step(7, STEPD + 1, "0")
         site.controller.hang = 1.0
+        monkeypatch.setattr(push, "LEASE_TIMEOUT", 0.1)
         assert b"ONES_GPUS=4" in await site.say(f"env 7 {ME}\n".encode())
         assert report.exists()
         site.end_step()

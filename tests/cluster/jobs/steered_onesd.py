@@ -28,7 +28,7 @@ class Seesaw:
     def plan(self, problem, memory, rng):
         assignments = {}
         for job in problem.jobs:
-            if job.fixed or not job.startable:
+            if job.fixed or (job.placement is None and not job.startable):
                 continue
             now = job.placement.gpus if job.placement else 0
             wanted = job.sizes.most if now == job.sizes.least else job.sizes.least

@@ -1,0 +1,134 @@
+"""The pages in docs/ are followed word for word, on a cluster without a trace of ONES."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from steering import Steering
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = re.compile(r"(?:(?P<user>[a-z]+)@)?(?P<node>[a-z0-9]+)(?P<kind>[#$]) (?P<command>.*)")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command as a page shows it: `ctl# ...` for root there, `alice@ctl$ ...` for a user."""
+
+    section: str
+    node: str
+    user: str | None
+    command: str
+
+
+def typed(page: str) -> list[Typed]:
+    """The commands of a page's console blocks, in order."""
+    found, section, inside = [], "", False
+    for line in (ROOT / "docs" / page).read_text().splitlines():
+        if line.startswith("```"):
+            inside = line == "```console"
+        elif line.startswith("## "):
+            section = line[3:]
+        elif inside and (match := PROMPT.fullmatch(line)):
+            found.append(Typed(section, match["node"], match["user"], match["command"]))
+    return found
+
+
+def follow(cluster: Cluster, commands: list[Typed]) -> list[str]:
+    """Type each command, those of n1 on every node as the page says; what they printed."""
+    printed = []
+    for one in commands:
+        nodes = ["n1", "n2", "n3", "n4"] if one.node == "n1" else [one.node]
+        for node in nodes:
+            done = cluster.run(node, one.command, one.user, timeout=120)
+            printed.append(f"{one.command}\n{done.stdout}{done.stderr}")
+    return printed
+
+
+def slurm_without_ones(cluster: Cluster) -> str:
+    """What would differ if something of ours were left."""
+    files = "ls /etc/slurm /etc/systemd/system /var/lib/ones /etc/ones /opt/ones/bin 2>/dev/null"
+    settings = "cat /etc/slurm/plugstack.conf; scontrol show config | grep -i JobSubmitPlugins"
+    return cluster.run("ctl", f"{files}; {settings}; pgrep -a ones", check=False).stdout
+
+
+@pytest.fixture
+def bare(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster of its own, with ONES taken off by the page's own last section."""
+    with_ones = {**os.environ, "ONES_CLUSTER_NAME": f"{cluster.name}-bare"}
+    script = ROOT / "scripts/cluster"
+    subprocess.run([script, "up"], env=with_ones, check=True)
+    cluster = replace(cluster, name=with_ones["ONES_CLUSTER_NAME"])
+    for node in ("ctl", "n1", "n2", "n3", "n4"):
+        name = f"{cluster.name}-{node}"
+        tool = str(ROOT / "tests/cluster/systemctl")
+        subprocess.run(["docker", "cp", "--quiet", tool, f"{name}:/usr/bin/systemctl"], check=True)
+        cluster.run(node, "mkdir -p /etc/systemd/system; pkill -f ones-agent; true")
+    cluster.run("ctl", "pkill -f ones-release; pkill -f release_timer; true")
+    follow(cluster, [one for one in typed("operators.md") if one.section.startswith("8.")])
+    yield cluster
+    subprocess.run([script, "down"], env=with_ones, check=True)
+
+
+def test_the_operators_page_installs_observes_enables_and_removes(bare: Cluster) -> None:
+    before = slurm_without_ones(bare)
+    assert "onesd" not in before
+    assert "elastic" not in bare.run("ctl", "sbatch --help").stdout
+    commands = typed("operators.md")
+    install = [one for one in commands if not one.section.startswith("8.")]
+    until = next(i for i, one in enumerate(install) if one.section.startswith("7."))
+    follow(bare, install[:until])
+    job = bare.run("ctl", "sbatch --parsable --elastic --gpus=2 --wrap 'sleep 2'", "alice").stdout
+    bare.eventually(
+        lambda: not bare.run("ctl", "squeue -h").stdout, within=30, what="a plain job in observe"
+    )
+    follow(bare, install[until:])
+    bare.eventually(
+        lambda: "hold yes" in bare.run("ctl", "cat /run/ones/heartbeat").stdout,
+        within=30,
+        what="a heartbeat that lets jobs be held",
+    )
+    bare.run("ctl", "sbatch --parsable --elastic --gpus=2 --wrap 'sleep 2'", "alice")
+    bare.eventually(
+        lambda: (
+            "start" in bare.run("ctl", "onesctl plan; squeue -h -t R -O Name").stdout
+            or not bare.run("ctl", "squeue -h").stdout
+        ),
+        within=30,
+        what="a job started by onesd",
+    )
+    assert job.strip().isdigit()
+    follow(bare, [one for one in commands if one.section.startswith("8.")])
+    assert slurm_without_ones(bare) == before
+
+
+def test_the_users_page_can_be_typed_as_it_stands(cluster: Cluster) -> None:
+    steering = Steering(cluster)
+    steering.prepare()
+    examples = str(ROOT / "docs/examples/.")
+    cluster.run("ctl", "mkdir -p /home/examples")
+    subprocess.run(
+        ["docker", "cp", "--quiet", examples, f"{cluster.name}-ctl:/home/examples/"], check=True
+    )
+    steering.start("--mode", "act", "--policy", "ones")
+    commands = typed("users.md")
+    assert commands
+    printed = follow(cluster, commands)
+    assert any("Submitted batch job" in text for text in printed)
+    cluster.eventually(
+        lambda: not cluster.run("ctl", "squeue -h").stdout, within=180, what="all jobs at their end"
+    )
+    states = cluster.run("ctl", "sacct -a -X -n -P -o State -S now-10minutes").stdout.split()
+    assert "FAILED" not in states
+    steering.prepare()

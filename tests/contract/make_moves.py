@@ -1,0 +1,56 @@
+"""Run on the controller: carries moves of one job out and prints how each ended, as JSON.
+
+Arguments: the job, the seconds a start may take, and moves such as `resize@n1:2,n2:2` or `preempt`.
+The job is taken to confirm each checkpoint at once.
+"""
+
+import json
+import sys
+import time
+
+from ones.policies.model import Placement
+from ones.slurm_ext.actuator import Actuator, JobChanged
+from ones.slurm_ext.command_reader import CommandReader
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance
+
+commands = Commands()
+reader, actuator = CommandReader(commands), Actuator(commands)
+
+
+def carry_out(job: int, kind: str, target: Placement | None, limits: MoveLimits) -> str:
+    record = reader.snapshot().jobs[job]
+    begun, restarts = time.time(), record.restarts
+    move = MoveRecord(id=1, job=job, kind=kind, restarts=restarts, target=target, begun_at=begun)
+    while not move.outcome and time.time() < begun + 60:
+        snapshot = reader.snapshot()
+        now = time.time()
+        free = {node.name: node.gpus - node.gpus_used for node in snapshot.nodes.values()}
+        evidence = Evidence(now=now, checkpoint_at=now, ready=True, free=free)
+        record = snapshot.jobs.get(job)
+        for _ in range(8):
+            following = advance(move, record, evidence, limits)
+            move = following.move
+            if following.action is None:
+                break
+            try:
+                record = actuator.perform(following.action)
+            except JobChanged as fault:
+                print(fault, file=sys.stderr)
+                break
+            move = following.done
+        time.sleep(0.1)
+    return move.outcome
+
+
+job, start_timeout, *moves = sys.argv[1:]
+outcomes = []
+for text in moves:
+    kind, _, parts = text.partition("@")
+    gpus_on = {
+        node: int(gpus) for node, gpus in (part.split(":") for part in parts.split(",") if part)
+    }
+    target = Placement.of(gpus_on) if gpus_on else None
+    limits = MoveLimits(start_timeout=float(start_timeout))
+    outcomes.append(carry_out(int(job), kind, target, limits))
+print(json.dumps(outcomes))

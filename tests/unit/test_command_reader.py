@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_slurm import a_record, as_json
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ones.slurm_ext import command_reader
+from ones.slurm_ext.command_reader import CommandReader, record_of, rows_of, seconds_of, switches_of
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.job_json import gpus_on_nodes, job_record, node_record
+from ones.slurm_ext.tres import gpus_by_type, gpus_in, replace_gpus
+
+COLUMNS = command_reader._COLUMNS
+TOPOLOGY = """\
+SwitchName=s0 Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=s[1-2]
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[3-4]
+"""
+NODE = {
+    "name": "n1",
+    "state": ["MIXED", "PLANNED"],
+    "reason": "",
+    "gres": "gpu:v100:4(S:0-1)",
+    "gres_used": "gpu:v100:2(IDX:0,2)",
+    "partitions": ["gpu", "all"],
+    "active_features": ["nvlink"],
+}
+
+
+def a_row(**changes: str) -> dict[str, str]:
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {
+        "JobID": "17",
+        "Name": "train",
+        "UserName": "alice",
+        "State": "PENDING",
+        "Reason": "Resources",
+        "PriorityLong": "4294901757",
+        "RestartCnt": "0",
+        "TimeLimit": "1:00:00",
+        "NumNodes": "2",
+        "MaxNodes": "2",
+        "NumTasks": "4294967294",
+        "cpus-per-task": "1",
+        "NTPerNode": "0",
+        "NumCPUs": "2",
+        "tres-per-job": "N/A",
+        "tres-per-node": "gres/gpu:2",
+        "NodeList": "",
+        "Requeue": "1",
+        "JobArrayID": "17",
+        "ArrayJobID": "17",
+        "Dependency": "(null)",
+        "StartTime": "N/A",
+    }
+    return row | changes
+
+
+def printed(rows: list[dict[str, str]], token: str) -> str:
+    return "".join("".join(f"{row[name]}{token}" for name in COLUMNS) + "\n" for row in rows)
+
+
+@given(names=st.lists(st.text(max_size=40), max_size=4))
+def test_no_name_can_forge_a_column_or_a_job(names: list[str]) -> None:
+    rows = [a_row(JobID=str(number), Name=name) for number, name in enumerate(names, start=1)]
+    found = rows_of(printed(rows, "~a1b2~"), "~a1b2~")
+    assert [(row["JobID"], row["Name"]) for row in found] == [
+        (row["JobID"], row["Name"]) for row in rows
+    ]
+
+
+def test_a_name_with_line_ends_and_a_whole_forged_row_is_only_a_name() -> None:
+    evil = "x\n" + printed([a_row(JobID="99")], "|")
+    (row,) = rows_of(printed([a_row(Name=evil)], "~tok~"), "~tok~")
+    assert row["Name"] == evil
+
+
+def test_an_answer_cut_short_is_an_error_and_not_a_shorter_queue() -> None:
+    text = printed([a_row(), a_row()], "~t~")
+    with pytest.raises(SlurmError, match="no whole number of jobs"):
+        rows_of(text[:-20], "~t~")
+
+
+def test_a_pending_job_is_read_from_its_columns() -> None:
+    job = record_of(a_row())
+    assert (job.id, job.state, job.held, job.tasks) == (17, "PENDING", False, 2)
+    assert (job.tres_per_job, job.tres_per_node) == ("", "gres/gpu:2")
+    assert (job.time_limit, job.dependency, job.array_job) == (3600.0, "", 0)
+
+
+def test_a_job_of_priority_nothing_is_held() -> None:
+    assert record_of(a_row(PriorityLong="0")).held
+
+
+def test_a_waiting_array_is_known_as_one() -> None:
+    assert record_of(a_row(JobArrayID="17_[1-3]")).array_job == 17
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1-02:03:04", 93784.0),
+        ("02:03:04", 7384.0),
+        ("3:04", 184.0),
+        ("UNLIMITED", None),
+        ("", None),
+        ("INVALID", None),
+        ("PARTITION_LIMIT", None),
+        ("x-00:00:01", None),
+    ],
+)
+def test_time_limits_are_read_in_slurms_forms(text: str, seconds: float | None) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_switches_are_listed_from_the_leaf_up() -> None:
+    assert switches_of(TOPOLOGY)["n3"] == ("s2", "s0")
+    assert switches_of("No topology information available\n") == {}
+
+
+def test_gpus_are_counted_on_each_node_in_order() -> None:
+    detail = ["gpu:v100:2(IDX:0,2)", "gpu:v100:1(IDX:3)", ""]
+    assert gpus_on_nodes("n[3-4],a1", detail) == {"n3": 2, "n4": 1}
+    assert gpus_on_nodes("n[3-4]", detail) == {}
+
+
+def test_a_node_of_two_types_fits_no_job_that_names_one() -> None:
+    node = node_record(NODE | {"gres": "gpu:v100:2,gpu:k80:2", "gres_used": "gpu:v100:0,gpu:k80:1"})
+    assert (node.gpu_type, node.gpus, node.gpus_used) == ("k80+v100", 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [
+        ("gres/gpu:v100:4", {"v100": 4}),
+        ("gres/gpu=2", {"": 2}),
+        ("gres/gpu", {"": 1}),
+        ("cpu=3,gres/gpu:v100=2", {"v100": 2}),
+        ("gpu:a100_3g.20gb:2(IDX:0,2),shard:4", {"a100_3g.20gb": 2}),
+        ("gres/gpu_mem:4", {}),
+        ("(null)", {}),
+    ],
+)
+def test_gpus_are_found_in_every_form_of_slurms_strings(text: str, types: dict[str, int]) -> None:
+    assert gpus_by_type(text) == types
+    assert gpus_in(text) == sum(types.values())
+
+
+def test_other_resources_stay_when_gpus_are_replaced() -> None:
+    wanted = "gres/nvme:1,gres/gpu:v100:2"
+    assert replace_gpus("gres/gpu:v100:4,gres/nvme:1", "gres/gpu:v100:2") == wanted
+
+
+class Answers:
+    """Commands that answer from a table."""
+
+    def __init__(self, rows: list[dict[str, str]], jobs: list[dict[str, Any]]) -> None:
+        self.rows, self.jobs, self.asked = rows, jobs, list[tuple[str, ...]]()
+        self.timeout = 20.0
+
+    def run(self, *command: str) -> str:
+        self.asked.append(command)
+        match command:
+            case ("squeue", *_, layout) if layout.startswith("--Format="):
+                token = layout.removeprefix("--Format=JobID:").split(",")[0]
+                return printed(self.rows, token)
+            case ("squeue", *_, wanted):
+                numbers = wanted.removeprefix("--jobs=").split(",")
+                return json.dumps({"jobs": [j for j in self.jobs if str(j["job_id"]) in numbers]})
+            case ("scontrol", "show", "node", "--json"):
+                return json.dumps({"nodes": [NODE]})
+            case ("scontrol", "show", "topology"):
+                return TOPOLOGY
+        raise AssertionError(command)
+
+
+def test_a_long_queue_costs_as_many_calls_as_a_short_one() -> None:
+    running = a_record(3, state="RUNNING", held=False, nodes="n1", gpus_on={"n1": 2})
+    plain = a_row(JobID="4", State="RUNNING", NodeList="n1")
+    rows = [a_row(JobID=str(number)) for number in range(100, 600)]
+    rows += [a_row(JobID="3", State="RUNNING", admin_comment=running.admin_comment), plain]
+    answers = Answers(rows, [as_json(running)])
+    reader = CommandReader(answers, clock=lambda: 1000.0)
+    first = reader.snapshot()
+    assert len(first.jobs) == 502
+    assert first.jobs[3].gpus_on == {"n1": 2}
+    assert first.nodes["n1"].states == {"MIXED", "PLANNED"}
+    assert [command[:1] for command in answers.asked] == [
+        ("squeue",),
+        ("squeue",),
+        ("scontrol",),
+        ("scontrol",),
+    ]
+    assert answers.asked[1][-1] == "--jobs=3", "jobs without GPUs need no more than their columns"
+    reader.snapshot()
+    assert len(answers.asked) == 4 + 3, "the topology is not read every round"
+
+
+def test_each_call_draws_another_token() -> None:
+    answers = Answers([], [])
+    reader = CommandReader(answers)
+    reader.snapshot()
+    reader.snapshot()
+    layouts = [command[-1] for command in answers.asked if command[0] == "squeue"]
+    assert len(layouts) == len(set(layouts)) == 2
+
+
+def test_json_and_columns_say_the_same_of_a_job() -> None:
+    job = a_record(17, submitted=5000.0, held=False, reason="Resources", priority=4, cpus=2)
+    row = a_row(
+        PriorityLong="4",
+        SubmitTime="5000",
+        Account="vision",
+        Partition="gpu",
+        QOS="normal",
+        NumNodes="1",
+        MaxNodes="1",
+        NumTasks="1",
+        admin_comment=job.admin_comment,
+    ) | {"tres-per-job": "gres/gpu:4", "tres-per-node": "N/A"}
+    assert record_of(row) == job_record(as_json(job)) == job

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_slurm import FakeSlurm, a_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ones.policies.model import Placement
+from ones.slurm_ext.actuator import Actuator, JobChanged
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.job_json import ENDED
+from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
+
+LIMITS = MoveLimits(checkpoint_timeout=20, requeue_timeout=10, start_timeout=10)
+ON_N2_N3 = Placement.of({"n2": 2, "n3": 2})
+
+
+class CrashError(Exception):
+    """onesd is killed here."""
+
+
+class Shell:
+    """What onesd does with `advance`, on a fake Slurm, with a journal that survives crashes."""
+
+    def __init__(self, slurm: FakeSlurm, move: MoveRecord) -> None:
+        self.slurm = slurm
+        self.journal = move.to_json()
+        self.confirms = True  # whether the job saves a checkpoint when asked
+        self.confirmed_at: float | None = None
+        self.points = 0
+        self.crash_at: int | None = None
+        self.log: list[str] = []
+
+    @property
+    def move(self) -> MoveRecord:
+        return MoveRecord.from_json(self.journal)
+
+    def point(self, where: str) -> None:
+        """A place at which the daemon may die."""
+        self.check()
+        self.points += 1
+        if self.points == self.crash_at:
+            raise CrashError(where)
+
+    def check(self) -> None:
+        if self.slurm.held_by == "ones" and self.slurm.job.state == "PENDING":
+            assert self.move.holds, f"held without a record of it: {self.log}"
+
+    def record(self, move: MoveRecord) -> None:
+        self.point("before a write")
+        self.journal = move.to_json()
+        self.log.append(move.outcome or move.step)
+        self.point("after a write")
+
+    def tick(self) -> None:
+        slurm, move = self.slurm, self.move
+        evidence = Evidence(
+            now=slurm.now, checkpoint_at=self.confirmed_at, ready=True, free=slurm.free
+        )
+        job = slurm.job if slurm.known else None
+        for _ in range(8):
+            following = advance(move, job, evidence, LIMITS)
+            if following.move != move:
+                self.record(following.move)
+            if following.action is None:
+                return
+            self.point("before an action")
+            try:
+                job = Actuator(slurm).perform(following.action)
+            except (JobChanged, SlurmError):
+                return
+            self.point("after an action")
+            if following.done != following.move:
+                self.record(following.done)
+            move = following.done
+
+    def live(self, seconds: int = 60, *, event: Callable[[int], None] = lambda _: None) -> str:
+        """Tick until the move is over, coming back after each crash; returns its outcome."""
+        for quarter in range(seconds * 4):
+            if quarter % 4 == 0:
+                event(quarter // 4)
+            try:
+                self.tick()
+            except CrashError:
+                self.crash_at = None
+            self.check()
+            if any("scancel" in line for line in self.slurm.written) and self.confirms:
+                self.confirmed_at = self.confirmed_at or self.slurm.now
+            self.slurm.pass_time(0.25)
+            if self.move.outcome:
+                break
+        return self.move.outcome
+
+
+def a_move(kind: str, **changes: Any) -> MoveRecord:
+    target = None if kind == "preempt" else ON_N2_N3
+    values: dict[str, Any] = {"id": 7, "job": 1, "kind": kind, "restarts": 0, "target": target}
+    return MoveRecord(begun_at=2000.0, reason="a test", **(values | changes))
+
+
+def a_shell(kind: str, **changes: Any) -> Shell:
+    if kind == "start":
+        slurm = FakeSlurm(a_record(**changes))
+    else:
+        nodes = {"nodes": "n1", "gpus_on": {"n1": 4}, "started": 1500.0}
+        slurm = FakeSlurm(a_record(state="RUNNING", held=False, **(nodes | changes)))
+    return Shell(slurm, a_move(kind))
+
+
+def assert_it_is_where_it_belongs(shell: Shell) -> None:
+    job, kind = shell.slurm.job, shell.move.kind
+    if kind == "preempt":
+        assert (job.state, job.held, job.restarts) == ("PENDING", True, 1)
+        assert shell.slurm.locked
+    else:
+        assert (job.state, dict(job.gpus_on)) == ("RUNNING", dict(ON_N2_N3.gpus_on))
+        assert job.restarts == (1 if kind == "resize" else 0)
+        assert not job.held
+
+
+@pytest.mark.parametrize("kind", ["start", "resize", "preempt"])
+def test_a_move_brings_the_job_where_it_belongs(kind: str) -> None:
+    shell = a_shell(kind)
+    assert shell.live() == "done"
+    assert_it_is_where_it_belongs(shell)
+
+
+@pytest.mark.parametrize("kind", ["start", "resize", "preempt"])
+def test_a_move_survives_a_crash_at_every_point(kind: str) -> None:
+    untouched = a_shell(kind)
+    untouched.live()
+    assert untouched.points > 8
+    for point in range(1, untouched.points + 1):
+        shell = a_shell(kind)
+        shell.crash_at = point
+        assert shell.live() == "done", f"crash at point {point}: {shell.log}"
+        assert_it_is_where_it_belongs(shell)
+        assert sum("requeuehold" in line for line in shell.slurm.written) <= 1
+
+
+EVENTS = (
+    "cancel",
+    "release",
+    "hold",
+    "requeue",
+    "finish",
+    "crowd",
+    "leave",
+    "down",
+    "up",
+    "unmark",
+)
+
+
+def happen(shell: Shell, event: str) -> None:
+    slurm = shell.slurm
+    match event:
+        case "cancel":
+            slurm.end("CANCELLED")
+        case "finish" if slurm.job.state == "RUNNING":
+            slurm.end("COMPLETED")
+        case "release":
+            slurm.user_releases()
+        case "hold":
+            slurm.user_holds()
+        case "requeue":
+            slurm.somebody_requeues()
+        case "crowd":
+            slurm.others = {"n2": min(4, max(0, slurm.free["n2"]))}
+        case "leave":
+            slurm.others = {}
+        case "down" | "up":
+            slurm.down = event == "down"
+        case "unmark":
+            slurm.job = replace(slurm.job, admin_comment="")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    kind=st.sampled_from(["start", "resize", "preempt"]),
+    events=st.dictionaries(st.integers(0, 25), st.sampled_from(EVENTS), max_size=4),
+    crash_at=st.none() | st.integers(1, 30),
+    confirms=st.booleans(),
+)
+def test_whatever_happens_no_job_is_lost_revived_or_held_without_a_record(
+    kind: str, events: dict[int, str], crash_at: int | None, confirms: bool
+) -> None:
+    shell = a_shell(kind)
+    shell.crash_at, shell.confirms = crash_at, confirms
+    ended: list[str] = []
+
+    def event(number: int) -> None:
+        if number == 30:
+            shell.slurm.down = False
+        if number in events:
+            happen(shell, events[number])
+        if shell.slurm.job.state in ENDED:
+            ended.append(shell.slurm.job.state)
+        assert not ended or shell.slurm.job.state == ended[0], "a job that had ended came back"
+
+    outcome = shell.live(150, event=event)
+    assert outcome, f"never over: {shell.log}"
+    job, move = shell.slurm.job, shell.move
+    assert job.state != "FAILED", "started in the second of its requeue"
+    if outcome == "done" and job.state not in ENDED and not events:
+        assert_it_is_where_it_belongs(shell)
+    if move.holds:
+        assert job.held or shell.slurm.held_by != "ones"
+    if shell.slurm.held_by == "ones" and job.state == "PENDING" and job.marked:
+        assert move.holds
+
+
+def test_a_job_that_does_not_confirm_is_left_alone() -> None:
+    shell = a_shell("resize")
+    shell.confirms = False
+    assert shell.live() == "refused: no checkpoint confirmed within 20 s"
+    assert (shell.slurm.job.state, shell.slurm.job.restarts) == ("RUNNING", 0)
+    assert shell.slurm.written == ["scancel --signal=USR1 --batch 1"]
+
+
+def test_a_checkpoint_from_before_the_request_confirms_nothing() -> None:
+    shell = a_shell("resize")
+    shell.confirms, shell.confirmed_at = False, 1990.0
+    assert shell.live().startswith("refused")
+
+
+def test_a_job_that_has_not_reported_is_not_asked() -> None:
+    job = a_record(state="RUNNING", held=False, nodes="n1", gpus_on={"n1": 4})
+    free = {"n2": 4, "n3": 4}
+    following = advance(a_move("resize"), job, Evidence(now=2000, free=free), LIMITS)
+    assert following.action is None
+    assert following.move.outcome == "abandoned: the job has not reported in this run"
+
+
+def test_a_job_is_not_stopped_before_there_is_room_for_it() -> None:
+    shell = a_shell("resize")
+    shell.slurm.others = {"n2": 3}
+    assert shell.live() == "expired: 4 GPUs on n[2-3] did not become free; it runs on"
+    assert shell.slurm.written == []
+
+
+def test_two_jobs_may_swap_their_nodes() -> None:
+    one = a_record(1, state="RUNNING", held=False, nodes="n1", gpus_on={"n1": 4})
+    two = a_record(2, state="RUNNING", held=False, nodes="n2", gpus_on={"n2": 4})
+    there = a_move("resize", target=Placement.of({"n2": 4}))
+    back = a_move("resize", job=2, target=Placement.of({"n1": 4}))
+    coming = leaving([there, back], {1: one, 2: two})
+    assert coming == {"n1": 4, "n2": 4}
+    evidence = Evidence(now=2001, ready=True, free={"n1": 0, "n2": 0}, coming=coming)
+    assert advance(there, one, evidence, LIMITS).move.step == "asking"
+
+
+def test_a_start_that_does_not_come_is_withdrawn_and_given_back_held() -> None:
+    shell = a_shell("start")
+    shell.slurm.before = lambda command: (
+        happen(shell, "crowd") if command.startswith("scontrol release") else None
+    )
+    expected = "expired: the job did not start on 4 GPUs on n[2-3] within 10 s; held"
+    assert shell.live() == expected
+    job = shell.slurm.job
+    assert (job.state, job.held, job.required_nodes) == ("PENDING", True, "")
+    assert shell.move.holds
+
+
+def test_a_user_who_releases_the_job_ends_the_move() -> None:
+    shell = a_shell("start")
+    shell.slurm.user_releases()
+    assert shell.live() == "abandoned: somebody else released the job"
+    assert shell.slurm.written == []
+    assert not shell.move.holds
+
+
+def test_a_shape_that_slurm_can_not_give_is_given_back_held() -> None:
+    move = a_move("start", step="starting", deadline=2010.0)
+    job = a_record(held=True, reason="BadConstraints", required_nodes="n[2-3]")
+    following = advance(move, job, Evidence(now=2001), LIMITS)
+    assert following.move.outcome == "failed: Slurm can't give 4 GPUs on n[2-3] here; held"
+    assert following.move.holds
+
+
+def test_a_job_that_started_as_it_was_withdrawn_keeps_no_hold() -> None:
+    move = a_move("start", step="withdrawing", holds=True)
+    job = a_record(state="RUNNING", held=True, nodes="n[2-3]", gpus_on={"n2": 2, "n3": 2})
+    following = advance(move, job, Evidence(now=2001), LIMITS)
+    assert str(following.action) == "Release(job=1, restarts=0)"
+    assert (following.done.outcome, following.done.holds) == ("done", False)
+
+
+def test_a_job_elsewhere_than_planned_is_said_to_be_there() -> None:
+    move = a_move("start", step="starting", deadline=2010.0)
+    job = a_record(state="RUNNING", held=False, nodes="n4", gpus_on={"n4": 4})
+    following = advance(move, job, Evidence(now=2001), LIMITS)
+    assert following.move.outcome == "changed: the job runs with 4 on n4"
+
+
+def test_a_requeued_job_waits_until_its_last_run_is_over_for_good() -> None:
+    move = a_move("resize", step="stopped", holds=True, deadline=2060.0)
+    free = {"n2": 4, "n3": 4}
+    job = a_record(restarts=1, submitted=2000.0)
+    early = advance(move, job, Evidence(now=2001.4, free=free), LIMITS)
+    later = advance(move, job, Evidence(now=2001.5, free=free), LIMITS)
+    assert early.action is None
+    assert later.move.step == "shaping"
+
+
+def test_a_move_reads_back_what_it_wrote() -> None:
+    move = a_move("resize", batch=256, step="asked", asked_at=2001.5, deadline=2300.0)
+    assert MoveRecord.from_json(move.to_json()) == move
+    with pytest.raises(ValueError, match="not a move of this version"):
+        MoveRecord.from_json('{"id": 1, "target": null, "colour": "red"}')
+
+
+def test_a_move_to_an_uneven_placement_is_never_made() -> None:
+    with pytest.raises(ValueError, match="no allocation can promise"):
+        a_move("start", target=Placement.of({"n1": 3, "n2": 1}))
