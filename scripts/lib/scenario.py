@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-EXAMPLE = "/home/examples/train_digits.sbatch"
-PLAIN_EXAMPLE = "/home/examples/plain_digits.sbatch"
+EXAMPLES = "/home/examples"
 PATIENCE = 240.0  # seconds after which a run of the story is given up
 
 
@@ -34,25 +33,26 @@ class Submission:
     gpus: int
     epochs: int
     sizes: str = ""  # of --elastic; empty: a plain job
-    example: str = EXAMPLE
+    example: str = "train_digits.sbatch"
 
     def command(self) -> list[str]:
         options = [f"--job-name={self.name}", f"--gpus={self.gpus}", f"--ntasks={self.gpus}"]
         if self.sizes:
             options.append(f"--elastic={self.sizes}")
-        script = [self.example, f"--epochs={self.epochs}"]
+        script = [f"{EXAMPLES}/{self.example}", f"--epochs={self.epochs}"]
         return ["sbatch", "--parsable", f"--output=/home/{self.user}/%j.out", *options, *script]
 
 
 STORY = (
-    Submission("plain", "carol", 0, gpus=2, epochs=30),
-    Submission("long", "alice", 0, gpus=4, epochs=60, sizes="1-8"),
-    Submission("medium", "bob", 1, gpus=4, epochs=40, sizes="2-8:2"),
-    Submission("broad", "carol", 2, gpus=4, epochs=40, sizes="1,2,4,8"),
-    Submission("library-free", "dave", 3, gpus=2, epochs=25, sizes="1-4", example=PLAIN_EXAMPLE),
-    Submission("late-1", "dave", 40, gpus=4, epochs=8, sizes="1-4"),
-    Submission("late-2", "bob", 40, gpus=4, epochs=8, sizes="1-4"),
-    Submission("late-3", "alice", 41, gpus=2, epochs=8, sizes="1-4"),
+    Submission("plain", "carol", 0, gpus=2, epochs=40, example="fixed_digits.sbatch"),
+    Submission("broad", "alice", 0, gpus=8, epochs=25, sizes="2-8"),
+    Submission("long", "bob", 9, gpus=4, epochs=36, sizes="2-8"),
+    Submission("medium", "carol", 12, gpus=4, epochs=24, sizes="2-8"),
+    # No library of ours in this one.
+    Submission("free", "dave", 13, gpus=2, epochs=12, sizes="1-4", example="plain_digits.sbatch"),
+    Submission("burst-1", "dave", 42, gpus=4, epochs=6, sizes="4"),
+    Submission("burst-2", "bob", 43, gpus=4, epochs=6, sizes="4"),
+    Submission("burst-3", "alice", 44, gpus=4, epochs=6, sizes="4"),
 )
 
 

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 JOBS = Path(__file__).parent / "jobs"
+IMPATIENT = """
+round = 2.0
+[guard]
+grace_time = 3.0
+[moves]
+checkpoint_timeout = 10.0
+"""
 
 
 @dataclass
@@ -29,7 +36,10 @@ class Steering:
             ["docker", "cp", "--quiet", str(JOBS), f"{self.cluster.name}-ctl:/home/"], check=True
         )
         self.cluster.run("ctl", "squeue -h -o %A | sort -u | xargs -r scancel")
-        self.cluster.run("ctl", "rm -rf /var/lib/ones/ones.* /run/ones/*")
+        self.cluster.run(
+            "ctl", "rm -rf /var/lib/ones/ones.* /run/ones/*; mkdir -p /etc/ones/ones.d"
+        )
+        self.cluster.run("ctl", "cat > /etc/ones/ones.d/test.toml", stdin=IMPATIENT)
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", "squeue -h").stdout, within=30, what="no jobs"
         )

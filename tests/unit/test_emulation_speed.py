@@ -309,6 +309,11 @@ def test_the_hook_fires_once_when_torch_is_imported_in_a_job_with_gpus(
         "CUDA_VISIBLE_DEVICES": gpus,
     }
     ended = subprocess.run(
-        [sys.executable, "-c", HOOKED], env=environ, capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", HOOKED],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
     )
     assert (ended.stdout.strip(), ended.stderr) == (expected, "")

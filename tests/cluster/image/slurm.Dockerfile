@@ -2,5 +2,5 @@
 ARG BASE
 FROM ${BASE}
 COPY . /usr/src/ones
-RUN /usr/src/ones/tests/cluster/image/install-ones && rm -rf /usr/src/ones
+RUN /usr/src/ones/tests/cluster/image/install-ones
 ENTRYPOINT ["/usr/local/lib/ones-cluster/entry"]

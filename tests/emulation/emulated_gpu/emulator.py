@@ -1,195 +1,150 @@
-"""gpu-emulator: one per emulated node; turns what its processes do into what NVML shows of it."""
+"""Turns what the processes on an emulated node do into the state that NVML shows."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import signal
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from emulated_gpu import faults, loads
-from emulated_gpu.cluster import ETC, devices_of, own_node
-from emulated_gpu.loads import Load
-from emulated_gpu.physics import Gpu, Kind, kind_of
+from emulated_gpu.node import gpu_count, gpu_types
 
-WINDOW = 1.0  # seconds over which utilisation is measured
-LINKS_PER_PEER = 2
-P2P_YES, P2P_CHIPSET_NOT_SUPPORTED = 0, 1
-ON_ONE_BRIDGE, ON_ONE_NODE = 30, 40  # NVML's topology levels
+ROOT = Path("/run/emulation")
+PERIOD = 0.5  # seconds
+STALE = 5.0  # seconds without a step after which a process is idle, though it holds its memory
+STALE_STEPS = 3.0  # or so many of its steps, if they are long
+COOLEST, HOTTEST, INERTIA = 30.0, 75.0, 5.0  # degrees Celsius, seconds
 
 
-class Usage:
-    """How busy each process kept its GPU during the last second."""
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A type of GPU as NVML describes it."""
 
-    def __init__(self) -> None:
-        self._past: dict[int, list[tuple[float, float]]] = {}  # pid -> (time, busy seconds)
-
-    def measure(self, found: Mapping[int, Load], now: float) -> dict[int, float]:
-        """Pid -> the share of the last second in which it worked, 0..1."""
-        shares = {}
-        self._past = {pid: past for pid, past in self._past.items() if pid in found}
-        for pid, load in found.items():
-            busy = load.busy_at(now)
-            past = self._past.setdefault(pid, [])
-            # The last point before the window stays, as the window's beginning.
-            while len(past) > 1 and past[1][0] <= now - WINDOW:
-                past.pop(0)
-            if past and now > past[0][0]:
-                share = (busy - past[0][1]) / (now - past[0][0])
-            else:
-                share = 1.0 if load.until > now else 0.0
-            shares[pid] = min(1.0, max(0.0, share))
-            past.append((now, busy))
-        return shares
+    name: str
+    memory: int  # bytes
+    idle_power: float  # W
+    full_power: float
 
 
-class Emulator:
-    """The GPUs of one node."""
+MODELS = {
+    "v100": Model("Tesla V100-SXM2-16GB", 16 << 30, 40, 300),
+    "k80": Model("Tesla K80", 12 << 30, 25, 150),
+    "a100": Model("NVIDIA A100-SXM4-40GB", 40 << 30, 55, 400),
+}
 
-    def __init__(
-        self,
-        node: str,
-        devices: Mapping[int, str],
-        root: Path,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._node = node
-        self._kinds = {minor: kind_of(name) for minor, name in sorted(devices.items())}
-        self._gpus = {minor: Gpu() for minor in self._kinds}
-        self._root = root
-        self._clock = clock
-        self._usage = Usage()
-        self._last = clock()
 
-    @property
-    def state(self) -> Path:
-        return self._root / "gpu.state"
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one process does to its GPU."""
 
-    def prepare(self) -> None:
-        """Make the folders; every user may leave loads and logs, only root may break GPUs."""
-        for name, mode in (("load", 0o1777), ("log", 0o1777), (faults.FOLDER, 0o755)):
-            (self._root / name).mkdir(parents=True, exist_ok=True)
-            (self._root / name).chmod(mode)
+    pid: int
+    minor: int
+    busy: float  # 0 to 1
+    memory: int  # bytes
 
-    def tick(self) -> None:
-        """Look at the processes and replace the state."""
-        now = self._clock()
-        elapsed, self._last = now - self._last, now
-        found = {
-            pid: load
-            for pid, load in loads.read_all(self._root / "load").items()
-            if load.minor in self._kinds
-        }
-        shares = self._usage.measure(found, now)
-        lines = [f"count {len(self._kinds)}"]
-        for index, (minor, kind) in enumerate(self._kinds.items()):
-            mine = {pid: load for pid, load in found.items() if load.minor == minor}
-            utilization = min(1.0, sum(shares[pid] for pid in mine))
-            gpu = self._gpus[minor] = self._gpus[minor].after(elapsed, utilization, kind)
-            values = {
-                **self._identity(minor, kind),
-                **_reading(kind, gpu, utilization, mine),
-                **{f"sm.{pid}": round(100 * shares[pid]) for pid in mine},
-                **dict(_links(index, len(self._kinds), kind)),
-                **faults.read(self._root, minor),
-            }
-            lines += [f"{index}.{key} {value}" for key, value in values.items()]
-        beside = self.state.with_suffix(".new")
-        beside.write_text("\n".join(lines) + "\n")
-        beside.chmod(0o644)
-        beside.replace(self.state)
 
-    def unload(self) -> None:
-        """No driver any more."""
-        self.state.unlink(missing_ok=True)
+def read_loads(folder: Path, now: float, proc: Path = Path("/proc")) -> list[Load]:
+    """What live processes say; the files of dead ones are removed."""
+    found = []
+    for file in folder.iterdir():
+        if not file.name.isdigit():
+            continue
+        try:
+            if not (proc / file.name).exists():
+                file.unlink()
+                continue
+            said = json.loads(file.read_text())
+            fresh = now - file.stat().st_mtime <= max(STALE, STALE_STEPS * said.get("step", 0))
+            busy = min(1.0, max(0.0, float(said["busy"])))
+            memory = max(0, int(said["memory"]))
+            found.append(Load(int(file.name), int(said["minor"]), busy if fresh else 0.0, memory))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+            continue  # written by a user's process: whatever it is, the next one counts
+    return found
 
-    def _identity(self, minor: int, kind: Kind) -> dict[str, object]:
-        # The same after a restart, different on every node.
-        own = uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu{minor}.{self._node}")
-        identity: dict[str, object] = {
-            "name": kind.name,
-            "uuid": f"GPU-{own}",
+
+def read_fault(folder: Path, minor: int) -> dict[str, str]:
+    """What gpu-fault has left for a GPU."""
+    try:
+        fault = json.loads((folder / str(minor)).read_text())
+    except (OSError, ValueError):
+        return {}
+    return fault if isinstance(fault, dict) else {}
+
+
+class Node:
+    """The GPUs of a node: their heat and energy outlive the processes on them."""
+
+    def __init__(self, name: str, model: Model, count: int) -> None:
+        self._name = name
+        self._model = model
+        self._energy = [0.0] * count  # J
+        self._heat = [COOLEST] * count
+
+    def tick(
+        self, loads: Sequence[Load], faults: Sequence[Mapping[str, str]], seconds: float
+    ) -> str:
+        """The state after so many seconds under these loads, as the NVML library reads it."""
+        model = self._model
+        lines = [
+            f"count {len(self._heat)}",
+            f"*.name {model.name}",
+            f"*.mem_total {model.memory}",
+            f"*.power_limit {round(model.full_power * 1000)}",
+            "*.topo 40",
+            "*.p2p 0",
+            "*.mig 0",
+            "*.throttle 0",
+            "*.clock_sm 1380",
+        ]
+        for minor, fault in enumerate(faults):
+            mine = [load for load in loads if load.minor == minor]
+            values = {**self._advance(minor, mine, seconds), **fault}
+            lines += [f"{minor}.{key} {value}" for key, value in values.items() if value != ""]
+        return "\n".join(lines) + "\n"
+
+    def _advance(self, minor: int, mine: Sequence[Load], seconds: float) -> dict[str, object]:
+        model = self._model
+        busy = min(1.0, sum(load.busy for load in mine))
+        power = model.idle_power + busy * (model.full_power - model.idle_power)
+        aim = COOLEST + busy * (HOTTEST - COOLEST)
+        self._energy[minor] += power * seconds
+        self._heat[minor] += (aim - self._heat[minor]) * min(1.0, seconds / INERTIA)
+        return {
             "minor": minor,
-            "pci": f"00000000:{0x10 + minor:02X}:00.0",
-            "numa": 0,
+            "uuid": f"GPU-{self._name}-{minor:012d}",
+            "pci": f"00000000:{minor + 1:02X}:00.0",
+            "util_gpu": round(100 * busy),
+            "util_mem": round(60 * busy),
+            "mem_used": min(model.memory, sum(load.memory for load in mine)),
+            "power": round(power * 1000),
+            "energy": round(self._energy[minor] * 1000),
+            "temp": round(self._heat[minor]),
+            "procs": ",".join(f"{load.pid}:{load.memory}" for load in mine),
         }
-        if kind.mig:
-            identity["mig"] = 0
-            identity["remapped"] = "0 0 0 0"
-        return identity
 
 
-def _reading(
-    kind: Kind, gpu: Gpu, utilization: float, mine: Mapping[int, Load]
-) -> dict[str, object]:
-    held = min(kind.memory, sum(load.memory for load in mine.values()))
-    running = {f"clock_{name}": clock for name, clock in kind.clocks.items()}
-    reading: dict[str, object] = {
-        "mem_total": kind.memory,
-        "mem_used": held,
-        "util_gpu": round(100 * utilization),
-        "util_mem": round(60 * utilization),
-        "power": round(1000 * kind.power(utilization)),
-        "power_limit": round(1000 * kind.most),
-        "energy": round(1000 * gpu.joules),
-        "temp": round(gpu.celsius),
-        "throttle": 0 if utilization else 1,  # 1: idle
-        "ecc_corrected": 0,
-        "ecc_uncorrected": 0,
-        "clock_graphics": kind.clocks["sm"],
-        **running,
-    }
-    if mine:
-        reading["procs"] = ",".join(
-            f"{pid}:{min(kind.memory, load.memory)}" for pid, load in mine.items()
-        )
-    return reading
-
-
-def _links(index: int, count: int, kind: Kind) -> Iterator[tuple[str, object]]:
-    """Every two GPUs of a node reach each other alike: by NVLink where the kind has it."""
-    yield "topo", ON_ONE_NODE if kind.nvlink else ON_ONE_BRIDGE
-    yield "p2p", P2P_YES if kind.nvlink else P2P_CHIPSET_NOT_SUPPORTED
-    if kind.nvlink:
-        peers = [other for other in range(count) if other != index] * LINKS_PER_PEER
-        yield from ((f"nvlink.{link}", f"1 {peer}") for link, peer in enumerate(sorted(peers)))
+def replace_text(file: Path, text: str) -> None:
+    """Write a file so that its readers see the old or the new text, and nothing between."""
+    beside = file.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(file)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gpu-emulator", description=__doc__)
-    parser.add_argument("--node", default=own_node(), help="default: this host's name")
-    parser.add_argument("--etc", type=Path, default=ETC, help="the folder with gres.conf")
-    parser.add_argument("--type", help="GPU type, in place of gres.conf's")
-    parser.add_argument("--count", type=int, help="number of GPUs, in place of gres.conf's")
-    parser.add_argument("--root", type=Path, default=loads.root(), help="default: %(default)s")
-    parser.add_argument("--interval", type=float, default=0.5, help="seconds between two states")
-    given = parser.parse_args()
-    devices = devices_of(given.node, given.etc)
-    if given.count is not None:
-        kind = next(iter(devices.values()), "v100")
-        devices = dict.fromkeys(range(given.count), kind)
-    if given.type is not None:
-        devices = dict.fromkeys(devices, given.type)
-    if not devices:
-        sys.exit(
-            f"gpu-emulator: error: {given.etc / 'gres.conf'} names no GPU of node {given.node};"
-            " give --type and --count"
-        )
-    emulator = Emulator(given.node, devices, given.root)
-    emulator.prepare()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.umask(0o022)
-    with suppress(KeyboardInterrupt):
-        while True:
-            emulator.tick()
-            time.sleep(given.interval)
-    emulator.unload()
-
-
-if __name__ == "__main__":
-    main()
+    parser.add_argument("--node", default=os.uname().nodename, help="(default: this host)")
+    name = parser.parse_args().node
+    count = gpu_count(name)
+    node = Node(name, MODELS.get(gpu_types().get(name, ""), MODELS["v100"]), count)
+    load, faults = ROOT / "load", ROOT / "faults"
+    for folder in (ROOT, load, faults):
+        folder.mkdir(exist_ok=True)
+    load.chmod(0o1777)
+    while True:
+        found = [read_fault(faults, minor) for minor in range(count)]
+        replace_text(ROOT / "gpu.state", node.tick(read_loads(load, time.time()), found, PERIOD))
+        time.sleep(PERIOD)
