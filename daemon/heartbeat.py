@@ -8,7 +8,7 @@ from pathlib import Path
 from ones.slurm_ext.snapshot import Snapshot
 
 LIFETIME = 30  # seconds for which one beat speaks
-BEAT = 5.0  # seconds between beats
+BEAT = 2.0  # seconds between beats
 
 
 def write(path: Path, *, now: float, hold: bool, acts: bool, snapshot: Snapshot | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ones.policies.model import Shape
 from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Signal
-from ones.slurm_ext.command_reader import parse_json
+from ones.slurm_ext.command_reader import read_jobs
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import OnesError, SlurmError
 from ones.slurm_ext.hostlists import expand, fold
@@ -161,14 +161,8 @@ class Actuator:
         return None if raw is None else job_record(raw)
 
     def _read(self, job: int) -> Mapping[str, Any] | None:
-        answer = parse_json(
-            self._commands.run("scontrol", "show", "job", str(job), "--json"), "scontrol show job"
-        )
-        for found in answer["jobs"]:
-            if found["job_id"] == job:
-                entry: Mapping[str, Any] = found
-                return entry
-        return None
+        found = read_jobs(self._commands, [job])
+        return next((raw for raw in found if raw["job_id"] == job), None)
 
 
 def reshape_fields(

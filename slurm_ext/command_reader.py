@@ -97,29 +97,13 @@ class CommandReader:
         rows = rows_of(text, token)
         jobs = {record.id: record for record in map(record_of, rows)}
         wanted = [int(row["JobID"]) for row in rows if needs_detail(row)]
-        jobs.update({record.id: record for record in self._detailed(wanted)})
-        return jobs
-
-    def _detailed(self, wanted: Iterable[int]) -> list[JobRecord]:
-        numbers = ",".join(map(str, wanted))
-        if not numbers:
-            return []
-        try:
-            answer = self._json("squeue", "--all", "--states=all", "--json", f"--jobs={numbers}")
-        except SlurmUnreachable:
-            raise
-        except SlurmError as fault:
-            if "Invalid job id" not in fault.reason:
-                raise
-            return []  # the only one was forgotten between the two calls
-        return [job_record(job) for job in answer["jobs"]]
+        detailed = map(job_record, read_jobs(self._commands, wanted))
+        return jobs | {record.id: record for record in detailed}
 
     def _nodes(self) -> dict[str, NodeRecord]:
-        answer = self._json("scontrol", "show", "node", "--json")
-        return {node["name"]: node_record(node) for node in answer["nodes"]}
-
-    def _json(self, *command: str) -> Any:
-        return parse_json(self._commands.run(*command), " ".join(command[:3]))
+        text = self._commands.run("scontrol", "show", "node", "--json")
+        nodes = parse_json(text, "scontrol show node")["nodes"]
+        return {node["name"]: node_record(node) for node in nodes}
 
     def _topology(
         self, nodes: Mapping[str, NodeRecord], now: float
@@ -134,6 +118,28 @@ class CommandReader:
             self._switches_of = frozenset(nodes)
             self._switches_read = now
         return self._switches
+
+
+def read_jobs(commands: Commands, wanted: Iterable[int]) -> list[Mapping[str, Any]]:
+    """These jobs as JSON, without those that Slurm has forgotten. Raises SlurmError.
+
+    By squeue: `scontrol show job --json` gives the same empty list, and exit status 0, for a job
+    that is forgotten and for a slurmctld that is down.
+    """
+    numbers = ",".join(map(str, wanted))
+    if not numbers:
+        return []
+    command = ("squeue", "--all", "--local", "--states=all", "--json", f"--jobs={numbers}")
+    try:
+        text = commands.run(*command)
+    except SlurmUnreachable:
+        raise
+    except SlurmError as fault:
+        if "Invalid job id" in fault.reason:
+            return []
+        raise
+    found: list[Mapping[str, Any]] = parse_json(text, "squeue --json")["jobs"]
+    return found
 
 
 def parse_json(text: str, command: str) -> Any:

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 HELD_BACK = 297  # samples to test with
-BATCH, RATE = 64, 0.05  # what this script was written for
-BATCH_MOST = 256
+BATCH, RATE = 128, 0.1  # what this script was written for
+BATCH_MOST = 512
 
 rank = int(os.environ.get("SLURM_PROCID", "0"))
 world = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))

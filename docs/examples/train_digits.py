@@ -35,7 +35,7 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
+    parser.add_argument("--batch-size", type=int, default=128, help="of all workers together")
     options = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -43,13 +43,13 @@ def main() -> None:
     images, labels = load_digits()
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(job.device)
     model = job.ddp(network)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     job.track(optimizer)
     loader = job.loader(
         TensorDataset(images[HELD_BACK:], labels[HELD_BACK:]),
         batch_size=options.batch_size,
-        batch_most=256,
-        batch_most_per_gpu=64,
+        batch_most=512,
+        batch_most_per_gpu=128,
     )
 
     for _ in job.epochs(options.epochs):

@@ -16,11 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 EXAMPLES = "/home/examples"
-PATIENCE = 240.0  # seconds after which a run of the story is given up
+COLUMNS = "job,name,user,state,sizes,gpus,nodes,batch,progress,waited,note"
+PATIENCE = 300.0  # seconds after which a run of the story is given up
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ def ask(*words: str) -> Any:
 @contextmanager
 def onesd(policy: str) -> Iterator[None]:
     """A fresh daemon with an empty history, so that no run learns from the other."""
-    for file in Path("/var/lib/ones").glob("ones.*"):
-        file.unlink()
+    for file in [*Path("/var/lib/ones").glob("ones.*"), Path("/run/ones/heartbeat")]:
+        file.unlink(missing_ok=True)
     log = Path(f"/var/log/ones/onesd-{policy}.log")
     with log.open("w") as output:
         daemon = subprocess.Popen(
@@ -87,7 +89,8 @@ def onesd(policy: str) -> Iterator[None]:
             if daemon.poll() is not None:
                 sys.exit(f"quickstart: error: onesd ended at once: {log.read_text()[-500:]}")
             probe = subprocess.run(["onesctl", "status", "--json"], capture_output=True, check=False)
-            if probe.returncode == 0 and not json.loads(probe.stdout)["problems"]:
+            ready = probe.returncode == 0 and not json.loads(probe.stdout)["problems"]
+            if ready and holding():
                 break
             time.sleep(0.3)
         else:
@@ -98,22 +101,29 @@ def onesd(policy: str) -> Iterator[None]:
         daemon.wait(timeout=30)
 
 
+def holding() -> bool:
+    """Whether Slurm holds new jobs for onesd by now."""
+    heartbeat = Path("/run/ones/heartbeat")
+    return heartbeat.exists() and "hold yes" in heartbeat.read_text()
+
+
 def tell(policy: str, story: Sequence[Submission]) -> dict[str, Any]:
     """Run the story once; returns its part of the table."""
     print(f"\n== {policy} ==", flush=True)
     ids: dict[str, int] = {}
     begun = time.time()
     waiting = list(story)
-    shown = ""
+    shown: object = None
     while True:
         elapsed = time.time() - begun
         while waiting and waiting[0].at <= elapsed:
             one = waiting.pop(0)
             ids[one.name] = int(run(one.command(), user=one.user).split(";")[0])
-        picture = run(["onesctl", "jobs", "-o", "job,name,state,sizes,gpus,nodes,batch,progress,note"])
-        if picture != shown:
-            shown = picture
-            print(f"-- {elapsed:.0f} s\n{picture}", flush=True)
+        held = [(job["job"], job["gpus"], job["batch"]) for job in ask("jobs")["jobs"]]
+        if held != shown:
+            shown = held
+            print(f"-- {elapsed:.0f} s, {run(['onesctl', 'status']).splitlines()[1]}")
+            print(run(["onesctl", "jobs", "-o", COLUMNS]), flush=True)
         if not waiting and not alive(ids.values()):
             break
         if elapsed > PATIENCE:
@@ -194,7 +204,7 @@ def faults(fifo: dict[str, Any], ones: dict[str, Any]) -> list[str]:
     found = []
     before = {row["name"]: row for row in fifo["jobs"]}
     sizes = {row["name"]: [gpus for _, gpus in row["sizes"]] for row in ones["jobs"]}
-    pairs = [pair for each in sizes.values() for pair in zip(each, each[1:])]
+    pairs = [pair for each in sizes.values() for pair in pairwise(each)]
     if not any(after > earlier for earlier, after in pairs):
         found.append("no job grew")
     if not any(after < earlier for earlier, after in pairs):
@@ -256,7 +266,7 @@ def table(fifo: dict[str, Any], ones: dict[str, Any]) -> str:
     )
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from slurm_jobs import Slurm, slurm_with_a_heartbeat
 
-if TYPE_CHECKING:
-    from conftest import Slurm as Cluster
-
+__all__ = ["slurm_with_a_heartbeat"]  # the fixture `slurm`
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def quiet(slurm: Cluster) -> Iterator[Cluster]:
+def quiet(slurm: Slurm) -> Iterator[Slurm]:
     slurm.clean()
     yield slurm
     slurm.clean()
@@ -35,7 +34,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_job_has_the_shape_the_nodes_and_the_tasks_of_its_move(quiet: Cluster, form: str) -> None:
+def test_a_job_has_the_shape_the_nodes_and_the_tasks_of_its_move(quiet: Slurm, form: str) -> None:
     options, tasks, cpus_per_task = FORMS[form]
     number = quiet.submit("--elastic=1-8", *options)
     assert quiet.move(number, "start@n1:4", "resize@n1:2,n2:2") == ["done", "done"]
@@ -48,7 +47,7 @@ def test_a_job_has_the_shape_the_nodes_and_the_tasks_of_its_move(quiet: Cluster,
     assert [line.split()[1:] for line in steps] == [["n1", "0,1"]] * tasks + [["n2", "0,1"]] * tasks
 
 
-def test_gpus_per_task_keep_one_gpu_to_each_task(quiet: Cluster) -> None:
+def test_gpus_per_task_keep_one_gpu_to_each_task(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=1-8", "--gpus-per-task=1", "-n4", "-c2")
     assert quiet.move(number, "start@n1:4", "resize@n3:3") == ["done", "done"]
     assert quiet.printed(number, run=1)[1:] == ["0 n3 0", "1 n3 1", "2 n3 2"]
@@ -57,13 +56,13 @@ def test_gpus_per_task_keep_one_gpu_to_each_task(quiet: Cluster) -> None:
     assert len(quiet.printed(number, run=2)) == 9
 
 
-def test_fixed_tasks_per_node_keep_their_gpus_per_node(quiet: Cluster) -> None:
+def test_fixed_tasks_per_node_keep_their_gpus_per_node(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=4,8", "-N1", "--ntasks-per-node=4", "--gpus-per-node=4")
     assert quiet.move(number, "start@n3:4", "resize@n1:4,n2:4") == ["done", "done"]
     assert quiet.printed(number, run=1)[0] == "run 1 n[1-2] tasks=4(x2) cpus=4(x2)"
 
 
-def test_a_preempted_job_waits_for_us_and_not_for_its_owner(quiet: Cluster) -> None:
+def test_a_preempted_job_waits_for_us_and_not_for_its_owner(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=1-4", "--gpus=2")
     assert quiet.move(number, "start@n4:2", "preempt") == ["done", "done"]
     release = quiet.cluster.run("ctl", f"scontrol release {number}", "alice", check=False)
@@ -74,7 +73,7 @@ def test_a_preempted_job_waits_for_us_and_not_for_its_owner(quiet: Cluster) -> N
     assert quiet.job(number)["nodes"] == "n2"
 
 
-def test_a_job_that_is_moved_at_once_again_and_again_never_fails(quiet: Cluster) -> None:
+def test_a_job_that_is_moved_at_once_again_and_again_never_fails(quiet: Slurm) -> None:
     """A start in the second of the last stop fails the job: "Job credential revoked"."""
     number = quiet.submit("--elastic=1-4", "--gpus=2")
     back_and_forth = ["resize@n1:4", "resize@n1:1"] * 4
@@ -82,7 +81,7 @@ def test_a_job_that_is_moved_at_once_again_and_again_never_fails(quiet: Cluster)
     assert quiet.state(number) == "RUNNING"
 
 
-def test_a_job_that_did_not_opt_in_is_never_touched(quiet: Cluster) -> None:
+def test_a_job_that_did_not_opt_in_is_never_touched(quiet: Slurm) -> None:
     number = quiet.submit("--gpus=2")
     quiet.wait(number, "RUNNING")
     before = quiet.job(number)
@@ -92,7 +91,7 @@ def test_a_job_that_did_not_opt_in_is_never_touched(quiet: Cluster) -> None:
     assert quiet.job(number)["restart_cnt"] == 0
 
 
-def test_a_start_that_does_not_find_room_leaves_the_job_held(quiet: Cluster) -> None:
+def test_a_start_that_does_not_find_room_leaves_the_job_held(quiet: Slurm) -> None:
     plain = quiet.submit("--gpus-per-node=4", "-w", "n1", user="bob")
     quiet.wait(plain, "RUNNING")
     number = quiet.submit("--elastic=1-4", "--gpus=2")
@@ -101,7 +100,7 @@ def test_a_start_that_does_not_find_room_leaves_the_job_held(quiet: Cluster) -> 
     assert quiet.job(number)["hold"]
 
 
-def test_a_job_that_its_user_cancelled_is_not_brought_back(quiet: Cluster) -> None:
+def test_a_job_that_its_user_cancelled_is_not_brought_back(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=1-4", "--gpus=2")
     quiet.root("scancel", str(number))
     (outcome,) = quiet.move(number, "start@n1:2")
@@ -109,7 +108,7 @@ def test_a_job_that_its_user_cancelled_is_not_brought_back(quiet: Cluster) -> No
     assert quiet.state(number) == "CANCELLED"
 
 
-def test_accounting_has_every_run_of_a_moved_job(quiet: Cluster) -> None:
+def test_accounting_has_every_run_of_a_moved_job(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=1-8", "--gpus=2")
     assert quiet.move(number, "start@n1:2", "resize@n3:3,n4:3") == ["done", "done"]
     script = (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from slurm_jobs import Slurm, slurm_with_a_heartbeat
 
-if TYPE_CHECKING:
-    from conftest import Slurm
-
+__all__ = ["slurm_with_a_heartbeat"]  # the fixture `slurm`
 pytestmark = pytest.mark.cluster
 
 READERS = ("commands", "pyslurm")

@@ -117,10 +117,10 @@ class FakeSlurm:
         if self.down:
             raise SlurmUnreachable(program, "Unable to contact slurm controller")
         match (program, *args):
-            case ("scontrol", "show", "job", number, "--json"):
-                known = self.known and int(number) == self.job.id
-                job = as_json(self.job, cpus_per_tres=self.cpus_per_tres)
-                return json.dumps({"jobs": [job] if known else []})
+            case ("squeue", *_, "--json", wanted):
+                if not self.known or wanted != f"--jobs={self.job.id}":
+                    raise SlurmError("squeue", "slurm_load_jobs error: Invalid job id specified")
+                return json.dumps({"jobs": [as_json(self.job, cpus_per_tres=self.cpus_per_tres)]})
             case ("squeue", "--noheader", "--steps", *_):
                 return "".join(f"{self.job.id}.{step}\n" for step in self.steps)
         self.written.append(" ".join((program, *args)))

@@ -8,7 +8,7 @@ from fake_slurm import MARK, FakeSlurm, a_record
 from ones.policies.model import Placement
 from ones.slurm_ext.actions import Hold, Release, RequeueHold, Reshape, Signal
 from ones.slurm_ext.actuator import Actuator, JobChanged
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 
 TWO_BY_TWO = Placement.of({"n1": 2, "n2": 2})
 
@@ -179,3 +179,15 @@ def test_a_job_that_is_held_again_loses_its_pinned_nodes() -> None:
     assert (job.held, job.required_nodes) == (True, "")
     assert slurm.locked
     assert MARK in job.admin_comment
+
+
+def test_a_controller_that_is_down_is_not_taken_for_a_job_that_is_gone() -> None:
+    slurm = running()
+
+    def goes_down(command: str) -> None:
+        slurm.down = slurm.down or "requeuehold" in "".join(slurm.written)
+
+    slurm.before = goes_down
+    with pytest.raises(SlurmUnreachable):
+        Actuator(slurm).perform(RequeueHold(1, 0))
+    assert slurm.job.held

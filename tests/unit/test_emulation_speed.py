@@ -31,7 +31,7 @@ def test_steps_leave_room_for_the_real_arithmetic() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "nodes", "switches", "times"),
-    [(2, 1, 1, 1.8), (4, 1, 1, 3.2), (8, 2, 1, 3.2 * 1.4), (2, 2, 1, 1.45), (8, 2, 2, 3.0)],
+    [(2, 1, 1, 1.93), (4, 1, 1, 3.75), (8, 2, 1, 6.48), (2, 2, 1, 1.77), (8, 2, 2, 5.14)],
 )
 def test_more_gpus_train_faster_but_less_and_less(
     gpus: int, nodes: int, switches: int, times: float
@@ -40,9 +40,9 @@ def test_more_gpus_train_faster_but_less_and_less(
     assert gain == pytest.approx(times, rel=0.03)
 
 
-def test_a_k80_is_two_and_a_half_times_slower_than_a_v100() -> None:
+def test_a_k80_is_two_times_slower_than_a_v100() -> None:
     slow, fast = (speed.step_seconds(kind, BATCH, gpus=1) for kind in ("k80", "v100"))
-    assert slow == pytest.approx(2.5 * fast)
+    assert slow == pytest.approx(2 * fast)
 
 
 def test_the_slowest_gpu_of_a_group_counts() -> None:
@@ -211,7 +211,7 @@ def test_a_worker_forked_after_the_import_has_its_own_gpu_and_file(
     world.step()
     world.place = Place(3, "k80", 1, 1)
     monkeypatch.setattr(os, "getpid", lambda: 4711)
-    assert world.step() == pytest.approx(2.5 * TRUE)
+    assert world.step() == pytest.approx(2 * TRUE)
     assert json.loads((world.load / "4711").read_text())["minor"] == 3
 
 

@@ -20,12 +20,12 @@ from collections.abc import Iterable
 
 FIXED = 0.07
 PER_SAMPLE = 0.0030
-NODE, NODE_MORE = 0.09, 0.032
-SWITCH, SWITCH_MORE = 0.21, 0.022
+NODE, NODE_MORE = 0.045, 0.010
+SWITCH, SWITCH_MORE = 0.10, 0.008
 FAR = 1.8
 OVERLAP = 1.6
 
-SLOWER_THAN_V100 = {"a100": 0.5, "v100": 1.0, "k80": 2.5}
+SLOWER_THAN_V100 = {"a100": 0.5, "v100": 1.0, "k80": 2.0}
 
 
 def gradient_seconds(gpu_type: str, local_batch: float) -> float:

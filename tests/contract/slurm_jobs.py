@@ -6,12 +6,10 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Cluster
+from conftest import Cluster
 
 HERE = Path(__file__).parent
 HEARTBEAT = "/run/ones/heartbeat"
@@ -89,8 +87,8 @@ class Slurm:
         )
 
 
-@pytest.fixture(scope="session")
-def slurm(cluster: Cluster) -> Iterator[Slurm]:
+@pytest.fixture(scope="module", name="slurm")
+def slurm_with_a_heartbeat(cluster: Cluster) -> Iterator[Slurm]:
     """The cluster as an onesd holds it that does nothing: new elastic jobs wait for the tests."""
     if cluster.run("ctl", "pgrep -f bin/onesd", check=False).returncode == 0:
         pytest.skip("onesd runs on this cluster and would move the jobs itself")
