@@ -36,7 +36,7 @@ def job_record(job: Json) -> JobRecord:
         qos=job["qos"],
         state=state,
         flags=frozenset(states) - {state},
-        # Where Slurm has words of its own for it ("job requeued in held state"), squeue shows these.
+        # squeue shows the description where there is one, such as "job requeued in held state".
         reason=job.get("state_description") or job["state_reason"],
         priority=number(job["priority"]),
         held=number(job["priority"]) == 0,

@@ -21,6 +21,18 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLES = "/home/examples"
+HEADINGS = (
+    "JOB",
+    "SIZES OVER TIME (s:GPUs)",
+    "MOVES",
+    "WAITED",
+    "fifo",
+    "DONE AFTER",
+    "fifo",
+    "SAMPLES",
+    "LOSS",
+    "fifo",
+)
 COLUMNS = "job,name,user,state,sizes,gpus,nodes,batch,progress,waited,note"
 PATIENCE = 300.0  # seconds after which a run of the story is given up
 
@@ -38,7 +50,11 @@ class Submission:
     example: str = "train_digits.sbatch"
 
     def command(self) -> list[str]:
-        options = [f"--job-name={self.name}", f"--gpus={self.gpus}", f"--ntasks={self.gpus}"]
+        options = [
+            f"--job-name={self.name.split('-')[0]}",
+            f"--gpus={self.gpus}",
+            f"--ntasks={self.gpus}",
+        ]
         if self.sizes:
             options.append(f"--elastic={self.sizes}")
         script = [f"{EXAMPLES}/{self.example}", f"--epochs={self.epochs}"]
@@ -46,15 +62,15 @@ class Submission:
 
 
 STORY = (
-    Submission("plain", "carol", 0, gpus=2, epochs=40, example="fixed_digits.sbatch"),
-    Submission("broad", "alice", 0, gpus=8, epochs=25, sizes="2-8"),
-    Submission("long", "bob", 9, gpus=4, epochs=36, sizes="2-8"),
-    Submission("medium", "carol", 12, gpus=4, epochs=24, sizes="2-8"),
+    Submission("plain", "carol", 0, gpus=2, epochs=22, example="fixed_digits.sbatch"),
+    Submission("broad", "alice", 0, gpus=8, epochs=36, sizes="2,4,8"),
+    Submission("long", "bob", 9, gpus=4, epochs=30, sizes="4,8"),
+    Submission("medium", "carol", 12, gpus=4, epochs=20, sizes="2,4"),
     # No library of ours in this one.
-    Submission("free", "dave", 13, gpus=2, epochs=12, sizes="1-4", example="plain_digits.sbatch"),
-    Submission("burst-1", "dave", 42, gpus=4, epochs=6, sizes="4"),
-    Submission("burst-2", "bob", 43, gpus=4, epochs=6, sizes="4"),
-    Submission("burst-3", "alice", 44, gpus=4, epochs=6, sizes="4"),
+    Submission("free", "dave", 13, gpus=2, epochs=10, sizes="1-4", example="plain_digits.sbatch"),
+    Submission("burst-1", "dave", 42, gpus=4, epochs=5, sizes="4"),
+    Submission("burst-2", "dave", 43, gpus=4, epochs=5, sizes="4"),
+    Submission("burst-3", "dave", 44, gpus=4, epochs=5, sizes="4"),
 )
 
 
@@ -88,7 +104,9 @@ def onesd(policy: str) -> Iterator[None]:
         while time.monotonic() < until:
             if daemon.poll() is not None:
                 sys.exit(f"quickstart: error: onesd ended at once: {log.read_text()[-500:]}")
-            probe = subprocess.run(["onesctl", "status", "--json"], capture_output=True, check=False)
+            probe = subprocess.run(
+                ["onesctl", "status", "--json"], capture_output=True, check=False
+            )
             ready = probe.returncode == 0 and not json.loads(probe.stdout)["problems"]
             if ready and holding():
                 break
@@ -141,7 +159,21 @@ def alive(ids: Sequence[int]) -> bool:
 def accounted(job: int) -> list[dict[str, Any]]:
     """The runs of a job as sacct has them."""
     fields = "Start,End,AllocTRES,NodeList,State"
-    text = run(["env", "SLURM_TIME_FORMAT=%s", "sacct", "-D", "-X", "-n", "-P", "-j", str(job), "-o", fields])
+    text = run(
+        [
+            "env",
+            "SLURM_TIME_FORMAT=%s",
+            "sacct",
+            "-D",
+            "-X",
+            "-n",
+            "-P",
+            "-j",
+            str(job),
+            "-o",
+            fields,
+        ]
+    )
     runs = []
     for line in text.splitlines():
         start, end, tres, nodes, state = line.split("|")
@@ -231,7 +263,20 @@ def faults(fifo: dict[str, Any], ones: dict[str, Any]) -> list[str]:
 
 def table(fifo: dict[str, Any], ones: dict[str, Any]) -> str:
     before = {row["name"]: row for row in fifo["jobs"]}
-    lines = [("JOB", "SIZES OVER TIME (s:GPUs)", "MOVES", "WAITED", "fifo", "DONE AFTER", "fifo", "SAMPLES", "LOSS", "fifo")]
+    lines = [
+        (
+            "JOB",
+            "SIZES OVER TIME (s:GPUs)",
+            "MOVES",
+            "WAITED",
+            "fifo",
+            "DONE AFTER",
+            "fifo",
+            "SAMPLES",
+            "LOSS",
+            "fifo",
+        )
+    ]
     for row in ones["jobs"]:
         alone = before[row["name"]]
         sizes = " ".join(f"{at:.0f}:{gpus}" for at, gpus in row["sizes"])
@@ -266,7 +311,8 @@ def table(fifo: dict[str, Any], ones: dict[str, Any]) -> str:
     )
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
 
 
@@ -282,7 +328,7 @@ def main() -> None:
     results["faults"] = found
     if options.json:
         options.json.write_text(json.dumps(results, indent=2))
-    print("\nThe same jobs on the same cluster, steered by ones; the columns `fifo` are the other run:\n")
+    print("\nThe same jobs on the same cluster, steered by ones; under `fifo`, the other run:\n")
     print(table(results["fifo"], results["ones"]))
     if found:
         sys.exit("\nquickstart: error: " + "; ".join(found))

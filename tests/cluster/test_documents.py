@@ -74,8 +74,8 @@ def bare(cluster: Cluster) -> Iterator[Cluster]:
         name = f"{cluster.name}-{node}"
         tool = str(ROOT / "tests/cluster/systemctl")
         subprocess.run(["docker", "cp", "--quiet", tool, f"{name}:/usr/bin/systemctl"], check=True)
-        cluster.run(node, "mkdir -p /etc/systemd/system; pkill -f ones-agent; true")
-    cluster.run("ctl", "pkill -f ones-release; pkill -f release_timer; true")
+        cluster.run(node, "mkdir -p /etc/systemd/system; pkill -f '[o]nes-agent'; true")
+    cluster.run("ctl", "pkill -f '[o]nes-release'; true")
     follow(cluster, [one for one in typed("operators.md") if one.section.startswith("8.")])
     yield cluster
     subprocess.run([script, "down"], env=with_ones, check=True)

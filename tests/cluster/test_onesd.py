@@ -145,7 +145,7 @@ def test_slurmctld_restarted_during_rounds_loses_nothing(onesd: Steering) -> Non
 
 def test_a_silent_agents_node_is_not_taken_for_idle(onesd: Steering) -> None:
     cluster = onesd.cluster
-    cluster.run("n1", "pkill -f bin/ones-agent; sleep 1")
+    cluster.run("n1", "pkill -f '[b]in/ones-agent'; sleep 1")
     try:
         onesd.start("--policy", "fifo", ready=False)
         cluster.eventually(
@@ -172,9 +172,10 @@ def test_a_silent_agents_node_is_not_taken_for_idle(onesd: Steering) -> None:
 
 def test_a_dead_daemons_jobs_are_released_by_the_timer(onesd: Steering) -> None:
     onesd.start("--policy", "fifo")
-    blocker = onesd.counting("alice", "16", 16, 60000)
+    blockers = [onesd.counting("alice", "8", 8, 60000) for _ in range(2)]
+    for blocker in blockers:
+        onesd.wait(blocker, ["RUNNING"], within=30)
     waiting = onesd.counting("bob", "4", 4, 300)
-    onesd.wait(blocker, ["RUNNING"], within=30)
     assert onesd.slurm(waiting, "Reason") == "JobHeldUser"
     onesd.kill()
     onesd.cluster.eventually(
@@ -182,7 +183,7 @@ def test_a_dead_daemons_jobs_are_released_by_the_timer(onesd: Steering) -> None:
         within=60,
         what="the held job released",
     )
-    onesd.cluster.run("ctl", f"scancel {blocker}")
+    onesd.cluster.run("ctl", f"scancel {blockers[0]}")
     onesd.wait(waiting, ["COMPLETED"], within=60)
 
 

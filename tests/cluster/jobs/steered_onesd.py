@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 
-from ones.daemon import mover, onesd
+from ones.daemon import controller, mover, onesd
 from ones.policies import registry
+from ones.policies.guard import Verdict
 from ones.policies.model import Assignment, Plan
 from ones.policies.placement import Room
 from ones.slurm_ext.actuator import Actuator
@@ -46,6 +47,8 @@ def main() -> None:
     parser.add_argument("--die-at", type=int, default=0)
     parser.add_argument("--before", nargs="+", default=[])
     options = parser.parse_args(ours.split())
+    # The guard refuses moves that gain nothing, as these do; it is not what is tested here.
+    controller.check = lambda moves, *_: Verdict(tuple(moves), ())
     registry._POLICIES["seesaw"] = lambda _: Seesaw()
     points = 0
 
