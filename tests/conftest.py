@@ -80,6 +80,8 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     """The cluster $ONES_CLUSTER_NAME (ones-test), brought up and taken down unless it was up."""
     name = os.environ.get("ONES_CLUSTER_NAME", "ones-test")
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        name = f"{name}-{worker}"  # tests that run side by side have a cluster each
     here = Cluster(name)
     if here.running():
         yield here
