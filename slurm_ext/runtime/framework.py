@@ -24,8 +24,12 @@ class Framework(Protocol):
         """Meet the other workers."""
         ...
 
-    def agree(self, request: int) -> int:
-        """The greatest request of any worker at the step before; the same answer for all."""
+    def propose(self, request: int) -> None:
+        """Begin a vote, at the end of a step, on what to do at the end of the next."""
+        ...
+
+    def agreed(self) -> int:
+        """The greatest proposal of any worker at the step before; the same answer for all."""
         ...
 
     def barrier(self) -> None: ...
@@ -71,8 +75,11 @@ class PlainFramework:
                 " install torch, or start one worker"
             )
 
-    def agree(self, request: int) -> int:
-        return request
+    def propose(self, request: int) -> None:
+        pass
+
+    def agreed(self) -> int:
+        return 0
 
     def barrier(self) -> None:
         pass

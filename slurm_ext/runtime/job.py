@@ -238,9 +238,12 @@ class Job:
             self._moment, progress=before.after(size), ramp=self._moment.ramp.after_step()
         )
         self._meter.step(loss=loss, accuracy=accuracy)
-        request = Request(self._framework.agree(max(self._requests.pending, self._due())))
+        alone = self.world_size == 1
+        request = self._wanted() if alone else Request(self._framework.agreed())
         if request is not Request.NOTHING:
             self._answer(request)
+        if not alone:
+            self._framework.propose(self._wanted())
         if self._meter.due:
             self._report()
         return False
@@ -261,24 +264,27 @@ class Job:
     def _weight(self) -> float:
         return self._cut.weight(self._moment.progress.position)
 
-    def _due(self) -> Request:
+    def _due(self) -> bool:
         """Whether the time for a regular checkpoint has come; rank 0's clock counts."""
         every = self._checkpoint_seconds
-        late = every is not None and time.monotonic() - self._saved_at > every
-        return Request.CHECKPOINT if late and self.rank == 0 else Request.NOTHING
+        return every is not None and self.rank == 0 and time.monotonic() - self._saved_at > every
+
+    def _wanted(self) -> Request:
+        """What this worker knows to be asked for."""
+        return max(self._requests.pending, Request.CHECKPOINT if self._due() else Request.NOTHING)
 
     def _answer(self, request: Request) -> None:
         now = time.monotonic()
         moved = self._asked_save_at is not None and now - self._asked_save_at < JUST_SAVED
         if self._checkpoints is not None and not (request is Request.STOP and moved):
-            asked = self._due() is Request.NOTHING
+            asked = not self._due()
             if self.rank == 0:
                 self._save(self._checkpoints)
             self._saved_at = time.monotonic()
             if asked:
                 self._asked_save_at = self._saved_at
-        # Signals that came meanwhile asked for what has just been done.
-        self._requests.clear()
+        # Where the signal came a moment later, it asked for what has just been done.
+        self._requests.clear(request)
         self._meter.resume()
         if request is Request.STOP:
             # Who leaves first would take the others down while rank 0 still writes.

@@ -37,8 +37,10 @@ class Requests:
         if _in_main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def clear(self) -> None:
-        self.pending = Request.NOTHING
+    def clear(self, answered: Request) -> None:
+        """Forget what has been answered, but not a stop that came meanwhile."""
+        if self.pending <= answered:
+            self.pending = Request.NOTHING
 
     def _listen(self, number: signal.Signals) -> None:
         if _in_main_thread():

@@ -1,11 +1,13 @@
 """The framework PyTorch: DistributedDataParallel over gloo or NCCL, from torch 2.6 on."""
 
+from __future__ import annotations
+
 import io
 import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -50,19 +52,18 @@ class TorchFramework:
         else:
             self._control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
 
-    def agree(self, request: int) -> int:
-        # The answer is the one of the step before, so that no step waits for this one's.
-        if self._control is None:
-            return request
-        answer = 0
-        if self._verdict is not None:
-            self._verdict.wait()
-            answer = int(self._vote.item())
+    def propose(self, request: int) -> None:
+        # Its result is read a step later, so that no step waits for it.
         self._vote = torch.tensor([request], dtype=torch.int32)
         self._verdict = dist.all_reduce(
             self._vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True
         )
-        return answer
+
+    def agreed(self) -> int:
+        if self._verdict is None:
+            return 0
+        self._settle()
+        return int(self._vote.item())
 
     def barrier(self) -> None:
         self._settle()
@@ -90,7 +91,7 @@ class TorchFramework:
         self.unpack(self.pack(state))
 
     def dump(self, state: object, file: Writable) -> None:
-        torch.save(state, file)
+        torch.save(state, cast(Any, file))
 
     def load(self, path: Path) -> Any:
         return self._read(path)
@@ -120,7 +121,16 @@ class TorchFramework:
         if self.device.type == "cuda":
             options.setdefault("device_ids", [self.device.index])
         wrapped = torch.nn.parallel.DistributedDataParallel(model, **options)
-        wrapped.register_comm_hook(weight, _weighted_sum)
+        # DDP's mean of gradients, where the workers' shares of a step need not be equal. A lambda,
+        # because torch looks at the annotations of a hook.
+        wrapped.register_comm_hook(
+            weight,
+            lambda weight, bucket: (
+                dist.all_reduce(bucket.buffer().mul_(weight()), async_op=True)
+                .get_future()
+                .then(lambda done: done.value()[0])
+            ),
+        )
         return wrapped
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
@@ -153,13 +163,3 @@ class TorchFramework:
         if self._verdict is not None:
             self._verdict.wait()
             self._verdict = None
-
-
-# torch reads these annotations, and not as strings: hence no `from __future__` in this module.
-def _weighted_sum(
-    weight: Callable[[], float], bucket: dist.GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """DDP's mean of gradients, where the workers' shares of a step need not be equal."""
-    gradients = bucket.buffer().mul_(weight())
-    future = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])

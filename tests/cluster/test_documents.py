@@ -113,11 +113,17 @@ def test_the_operators_page_installs_observes_enables_and_removes(bare: Cluster)
     assert slurm_without_ones(bare) == before
 
 
-def test_the_users_page_can_be_typed_as_it_stands(cluster: Cluster) -> None:
+@pytest.fixture
+def steering(cluster: Cluster) -> Iterator[Steering]:
     steering = Steering(cluster)
     steering.prepare()
-    examples = str(ROOT / "docs/examples/.")
-    cluster.run("ctl", "mkdir -p /home/examples")
+    yield steering
+    steering.prepare()
+
+
+def test_the_users_page_can_be_typed_as_it_stands(steering: Steering) -> None:
+    cluster = steering.cluster
+    examples = f"{ROOT}/docs/examples/."  # with the dot: what is in the folder, not the folder
     subprocess.run(
         ["docker", "cp", "--quiet", examples, f"{cluster.name}-ctl:/home/examples/"], check=True
     )
@@ -131,4 +137,3 @@ def test_the_users_page_can_be_typed_as_it_stands(cluster: Cluster) -> None:
     )
     states = cluster.run("ctl", "sacct -a -X -n -P -o State -S now-10minutes").stdout.split()
     assert "FAILED" not in states
-    steering.prepare()

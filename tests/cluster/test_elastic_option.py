@@ -46,7 +46,8 @@ class Users:
         return found[1].strip() if found else ""
 
     def mark(self, job: int) -> str:
-        return self.field(job, "AdminComment")
+        """The admin comment without the tasks and nodes at submission."""
+        return re.sub(r";tasks=\d+;nodes=\d+", "", self.field(job, "AdminComment"))
 
     def output(self, job: int, *, within: float = 30) -> str:
         """What the job printed, once it has ended well."""

@@ -1,0 +1,52 @@
+"""An agent's socket that keeps what it is told, for the tests of the runtime."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from ones.daemon.wire import Checkpoint, Report
+
+
+class ListeningAgent:
+    """Takes JSON lines on a socket and answers each."""
+
+    def __init__(self, path: Path) -> None:
+        self.taken: list[bytes] = []
+        self.refuse = False
+        self._path = path
+        self._socket: socket.socket | None = None
+
+    def up(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(self._path))
+        self._socket.listen()
+        threading.Thread(target=self._serve, args=(self._socket,), daemon=True).start()
+
+    def down(self) -> None:
+        if self._socket is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+    def _serve(self, listening: socket.socket) -> None:
+        try:
+            while True:
+                connection, _ = listening.accept()
+                with connection, connection.makefile("rb") as lines:
+                    for line in lines:
+                        self.taken.append(line)
+                        reply = {"ok": not self.refuse, "error": "not your job"}
+                        connection.sendall(json.dumps(reply).encode() + b"\n")
+        except OSError:
+            pass
+
+    def wait_for(self, count: int) -> list[Report | Checkpoint]:
+        until = time.monotonic() + 5
+        while len(self.taken) < count and time.monotonic() < until:
+            time.sleep(0.01)
+        return [msgspec.json.decode(line, type=Report | Checkpoint) for line in self.taken]

@@ -1,0 +1,207 @@
+"""Real training in real processes: stopped, killed, and gone on with at another size."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from listening_agent import ListeningAgent
+
+from ones.daemon.wire import Checkpoint, Report
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is not installed here; the cluster tests run the same with the image's",
+)
+SAMPLES, EPOCHS, BATCH = 103, 4, 16
+SCRIPT = """
+import json, os, sys, time
+import torch
+from ones.slurm_ext import runtime as ones
+
+EPOCHS, BATCH, PAUSE = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+torch.set_num_threads(1)
+job = ones.init(checkpoints=os.environ.get("CHECKPOINTS"))
+generator = torch.Generator().manual_seed(1)
+inputs = torch.randn(103, 8, generator=generator)
+answers = inputs @ torch.randn(8, 1, generator=generator)
+model = torch.nn.Linear(8, 1)
+ddp = job.ddp(model)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.02, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+job.track(optimizer, schedule)
+loader = job.loader(list(range(103)), batch_size=BATCH, batch_most=64)
+for epoch in job.epochs(EPOCHS):
+    for numbers in loader:
+        weight = job._weight()
+        loss = (ddp(inputs[numbers]) - answers[numbers]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if weight and os.environ.get("SEEN"):
+            with open(f"{os.environ['SEEN']}.{job.rank}", "a") as file:
+                file.write(json.dumps([epoch, numbers.tolist()]) + "\\n")
+        job.step(loss=loss)
+        time.sleep(PAUSE)
+    schedule.step()
+if job.rank == 0:
+    loss = (model(inputs) - answers).square().mean().item()
+    print(json.dumps({"samples": job.samples, "loss": loss, "gpus": job.world_size,
+                      "batch": job.batch, "rate": optimizer.param_groups[0]["lr"]}))
+"""
+
+
+class Training:
+    """Runs of one training script in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.environment = {
+            **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
+            "CHECKPOINTS": str(self.checkpoints),
+            "SEEN": str(folder / "seen"),
+        }
+        self.script = folder / "train.py"
+        self.script.write_text(SCRIPT)
+        self.running: subprocess.Popen[str] | None = None
+
+    def start(self, *launcher: str, pause: float = 0.0, **more: str) -> subprocess.Popen[str]:
+        arguments = [str(self.script), str(EPOCHS), str(BATCH), str(pause)]
+        self.running = subprocess.Popen(
+            [sys.executable, *launcher, *arguments],
+            env={**self.environment, **more},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self.running
+
+    def under_ones_run(
+        self, workers: int, *, pause: float = 0.0, **more: str
+    ) -> subprocess.Popen[str]:
+        return self.start(
+            "-m", "ones.slurm_ext.runtime.launcher", f"--workers={workers}", pause=pause, **more
+        )
+
+    def result(self) -> dict[str, Any]:
+        assert self.running is not None
+        output, _ = self.running.communicate(timeout=60)
+        assert self.running.returncode == 0
+        result: dict[str, Any] = json.loads(output)
+        return result
+
+    def wait_for_steps(self, steps: int) -> None:
+        until = time.monotonic() + 60
+        while len(self.seen(0)) < steps:
+            assert time.monotonic() < until
+            assert self.running is not None
+            assert self.running.poll() is None
+            time.sleep(0.02)
+
+    def seen(self, rank: int) -> list[tuple[int, list[int]]]:
+        file = self.folder / f"seen.{rank}"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    training = Training(tmp_path)
+    yield training
+    if training.running is not None and training.running.poll() is None:
+        os.killpg(training.running.pid, signal.SIGKILL)
+        training.running.wait()
+
+
+def test_a_stopped_job_goes_on_at_another_size_and_sees_every_sample_once(
+    training: Training,
+) -> None:
+    training.start(SEEN="", CHECKPOINTS=str(training.folder / "none"))
+    whole = training.result()
+    first = training.under_ones_run(2, pause=0.03)
+    training.wait_for_steps(10)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=20) == 143
+    training.under_ones_run(3)
+    resized = training.result()
+    assert resized["samples"] == whole["samples"] == EPOCHS * SAMPLES
+    assert resized["gpus"] == 3
+    assert resized["loss"] == pytest.approx(whole["loss"], rel=1e-3)
+    assert resized["rate"] == whole["rate"]
+    counted = Counter(
+        (epoch, number)
+        for rank in range(3)
+        for epoch, numbers in training.seen(rank)
+        for number in numbers
+    )
+    assert set(counted.values()) == {1}
+    assert len(counted) == EPOCHS * SAMPLES
+
+
+def test_a_checkpoint_is_confirmed_training_goes_on_and_a_kill_loses_only_what_came_after(
+    training: Training,
+) -> None:
+    agent = ListeningAgent(training.folder / "agent.sock")
+    agent.up()
+    inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(training.folder / "agent.sock")}
+    first = training.under_ones_run(2, pause=0.03, **inside)
+    training.wait_for_steps(5)
+    first.send_signal(signal.SIGUSR1)
+    until = time.monotonic() + 20
+    while not (confirmed := [x for x in agent.wait_for(1) if isinstance(x, Checkpoint)]):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    steps = len(training.seen(0))
+    training.wait_for_steps(steps + 2)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert sum(isinstance(message, Checkpoint) for message in agent.wait_for(1)) == 1
+    assert Path(confirmed[0].path).parent == training.checkpoints
+    assert 0 < confirmed[0].samples < EPOCHS * SAMPLES
+    agent.taken.clear()
+
+    training.under_ones_run(1, **inside, SLURM_RESTART_COUNT="1", ONES_BATCH_SIZE="32")
+    result = training.result()
+    assert result["samples"] == EPOCHS * SAMPLES
+    assert result["batch"] == 32
+    reports = agent.wait_for(2)
+    assert isinstance(reports[0], Report)
+    assert (reports[0].samples, reports[0].restarts) == (confirmed[0].samples, 1)
+    last = reports[-1]
+    assert isinstance(last, Report)
+    assert (last.samples, last.total_samples) == (EPOCHS * SAMPLES, EPOCHS * SAMPLES)
+    assert (last.batch, last.batch_submitted, last.batch_most, last.gpus) == (32, BATCH, 64, 1)
+    assert last.resumed_seconds is not None
+    agent.down()
+
+
+def test_a_worker_that_fails_ends_the_others_and_its_code_is_the_launchers(
+    training: Training,
+) -> None:
+    training.script.write_text(
+        "import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)\n"
+    )
+    begun = time.monotonic()
+    assert training.under_ones_run(3).wait(timeout=30) == 7
+    assert time.monotonic() - begun < 15
+
+
+def test_the_same_script_runs_under_torchrun(training: Training) -> None:
+    plain = {"SEEN": "", "CHECKPOINTS": str(training.folder / "none")}
+    training.start("-m", "torch.distributed.run", "--nproc-per-node=2", **plain)
+    under_torchrun = training.result()
+    training.start(**plain)
+    alone = training.result()
+    assert under_torchrun["gpus"] == 2
+    assert under_torchrun["samples"] == alone["samples"] == EPOCHS * SAMPLES
+    assert under_torchrun["loss"] == pytest.approx(alone["loss"], rel=1e-3)
