@@ -220,6 +220,11 @@ def test_a_user_sees_his_own_jobs_and_may_not_pause(onesd: Steering) -> None:
     assert refused.returncode == 4
     assert "operator" in refused.stderr
     assert onesd.cluster.run("ctl", f"onesctl job {other}", "alice", check=False).returncode == 1
+    # From another host: no socket there, so munge says who asks.
+    remote = onesd.cluster.run("n1", "onesctl jobs --json", "alice").stdout
+    assert {job["job"] for job in json.loads(remote)["jobs"]} == {mine}
+    assert onesd.cluster.run("n1", "onesctl pause", "alice", check=False).returncode == 4
+    assert f"job {mine}" in onesd.ask("explain", str(mine), user="alice")["lines"][0]
     onesd.cluster.run("ctl", "onesctl pause maintenance", "oper")
     assert onesd.ask("status")["paused"]
     onesd.cluster.run("ctl", "onesctl resume", "oper")
