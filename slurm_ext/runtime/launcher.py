@@ -13,7 +13,9 @@ several workers on a node that saves most of the time which a restart costs.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import gc
 import importlib
 import importlib.util
 import os
@@ -21,11 +23,13 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import (
@@ -121,7 +125,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
     return [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
 
 
-def become(program: Program, place: Place) -> None:
+def become(program: Program, place: Place) -> NoReturn:
     """Run the program in this process, as the worker at this place."""
     os.environ.update(place.variables())
     # Nobody who asks for a checkpoint can know that the script does not listen yet.
@@ -129,12 +133,43 @@ def become(program: Program, place: Place) -> None:
     if not program.is_python:
         os.execvp(program.name, [program.name, *program.arguments])
     sys.argv = [program.name, *program.arguments]
-    if program.is_module:
-        sys.path[0] = str(Path.cwd())
-        runpy.run_module(program.name, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(program.name).resolve().parent)
-        runpy.run_path(program.name, run_name="__main__")
+    code = 0
+    try:
+        if program.is_module:
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(program.name).resolve().parent)
+            runpy.run_path(program.name, run_name="__main__")
+    except SystemExit as leaving:
+        code = _exit_code(leaving)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    _leave(code)
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    match leaving.code:
+        case None:
+            return 0
+        case int(code):
+            return code
+        case text:
+            print(text, file=sys.stderr)
+            return 1
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process as a forked one of multiprocessing does.
+
+    Taking a framework apart object by object takes a second, for which the next run waits.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def run_workers(program: Program, places: Sequence[Place]) -> None:
@@ -143,12 +178,12 @@ def run_workers(program: Program, places: Sequence[Place]) -> None:
     flock.listen()
     if program.is_python:
         _preload()
+        gc.freeze()  # or each worker's garbage collector would copy all of it
     parent = os.getpid()
     for place in places:
         if flock.start():
             _die_with(parent)
             become(program, place)
-            return
     sys.exit(flock.wait())
 
 

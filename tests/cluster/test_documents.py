@@ -131,9 +131,10 @@ def test_the_users_page_can_be_typed_as_it_stands(steering: Steering) -> None:
     commands = typed("users.md")
     assert commands
     printed = follow(cluster, commands)
-    assert any("Submitted batch job" in text for text in printed)
+    jobs = re.findall(r"Submitted batch job (\d+)", "\n".join(printed))
+    assert jobs
     cluster.eventually(
         lambda: not cluster.run("ctl", "squeue -h").stdout, within=180, what="all jobs at their end"
     )
-    states = cluster.run("ctl", "sacct -a -X -n -P -o State -S now-10minutes").stdout.split()
-    assert "FAILED" not in states
+    states = cluster.run("ctl", f"sacct -X -n -P -o State -j {','.join(jobs)}").stdout.split()
+    assert set(states) == {"COMPLETED"}
