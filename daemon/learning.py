@@ -62,7 +62,7 @@ class Learning:
             self._keep(record, report, at, snapshot)
 
     def _keep(self, record: JobRecord, report: Report, at: float, snapshot: Snapshot) -> None:
-        before = self._store.row("SELECT restarts FROM reports WHERE job = ?", record.id)
+        before = self.report(record)
         row = {
             "job": record.id,
             "restarts": report.restarts,
@@ -71,8 +71,9 @@ class Learning:
         }
         with self._store.transaction():
             self._store.put("reports", [row])
-            fresh_run = before is not None and before["restarts"] < report.restarts
-            if fresh_run and report.resumed_seconds is not None:
+            # A run's first report comes before its first step: the cost comes in a later one.
+            told = before is not None and before.resumed_seconds is not None
+            if report.resumed_seconds is not None and not told:
                 self._cost(record, report.resumed_seconds, at)
             held = sum(record.gpus_on.values())
             types = {snapshot.nodes[node].gpu_type for node in record.gpus_on}

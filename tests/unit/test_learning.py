@@ -91,6 +91,21 @@ def test_a_report_from_before_slurm_lists_the_run_is_used_once_it_does(world: Wo
     assert world.learning.ready(JOB)
 
 
+def test_a_restarts_cost_is_learnt_once_from_the_report_that_first_has_it(world: World) -> None:
+    move = '{"kind": "resize", "restarts": 0}'
+    world.store.write("INSERT INTO moves(job, at, open, record) VALUES(7, 0, 0, ?)", move)
+    runs = ((0, 10.0, 50.0), (1, 53.0, None))
+    for ordinal, started, ended in runs:
+        row = {"job": 7, "ordinal": ordinal, "started": started, "ended": ended}
+        world.store.put("runs", [{**row, "nodes": "n1", "gpus": 2, "state": "X"}])
+    world.tell(Report(job=7, restarts=1), at=54.0)
+    world.take()
+    for at in (58.0, 60.0):
+        world.tell(Report(job=7, restarts=1, samples=64, resumed_seconds=4.0), at=at)
+        world.take()
+    assert [cost.seconds for cost in world.learning.restart_costs()] == [7.0]
+
+
 def test_a_new_run_is_not_ready_by_the_word_of_the_last_one(world: World) -> None:
     world.tell(REPORT)
     world.take()
