@@ -63,9 +63,9 @@ class Submission:
 
 STORY = (
     Submission("plain", "carol", 0, gpus=2, epochs=22, example="fixed_digits.sbatch"),
-    Submission("broad", "alice", 0, gpus=8, epochs=36, sizes="2,4,8"),
+    Submission("broad", "alice", 0, gpus=8, epochs=54, sizes="4,8"),
     Submission("long", "bob", 9, gpus=4, epochs=30, sizes="4,8"),
-    Submission("medium", "carol", 12, gpus=4, epochs=20, sizes="2,4"),
+    Submission("medium", "carol", 12, gpus=4, epochs=24, sizes="4,8"),
     # No library of ours in this one.
     Submission("free", "dave", 13, gpus=2, epochs=10, sizes="1-4", example="plain_digits.sbatch"),
     Submission("burst-1", "dave", 42, gpus=4, epochs=5, sizes="4"),
