@@ -263,20 +263,7 @@ def faults(fifo: dict[str, Any], ones: dict[str, Any]) -> list[str]:
 
 def table(fifo: dict[str, Any], ones: dict[str, Any]) -> str:
     before = {row["name"]: row for row in fifo["jobs"]}
-    lines = [
-        (
-            "JOB",
-            "SIZES OVER TIME (s:GPUs)",
-            "MOVES",
-            "WAITED",
-            "fifo",
-            "DONE AFTER",
-            "fifo",
-            "SAMPLES",
-            "LOSS",
-            "fifo",
-        )
-    ]
+    lines = [HEADINGS]
     for row in ones["jobs"]:
         alone = before[row["name"]]
         sizes = " ".join(f"{at:.0f}:{gpus}" for at, gpus in row["sizes"])
