@@ -18,7 +18,7 @@ round = 2.0
 [guard]
 grace_time = 3.0
 [moves]
-checkpoint_timeout = 10.0
+checkpoint_timeout = 30.0
 """
 
 

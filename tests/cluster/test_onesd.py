@@ -88,7 +88,7 @@ def test_killed_at_every_step_of_its_moves_it_loses_no_job(onesd: Steering) -> N
         onesd.start_steered("--die-at", str(point), ready=False)
         onesd.cluster.eventually(
             lambda: not onesd.alive() or onesd.state(job) == "COMPLETED",
-            within=60,
+            within=120,
             what=f"onesd dead at point {point}",
         )
         if onesd.state(job) == "COMPLETED":
