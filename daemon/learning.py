@@ -129,7 +129,7 @@ class Learning:
         return None if row is None else msgspec.json.decode(row["report"], type=Report)
 
     def progress(self) -> dict[JobId, Progress]:
-        """The last word of each job, from whichever run."""
+        """The last word of each job that has not ended, from whichever run."""
         return {
             JobId(row["job"]): Progress(
                 job=JobId(row["job"]),
@@ -137,7 +137,10 @@ class Learning:
                 total_samples=_number(report.total_samples),
                 epoch_samples=_number(report.epoch_samples),
             )
-            for row in self._store.rows("SELECT job, report FROM reports")
+            for row in self._store.rows(
+                "SELECT job, report FROM reports"
+                " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
+            )
             for report in [msgspec.json.decode(row["report"], type=Report)]
         }
 

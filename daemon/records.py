@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,8 +59,12 @@ class Records:
             if before is None:
                 self._meet(record)
             elif (before["state"], before["restarts"]) != (record.state, record.restarts):
-                changed = {"job": record.id, "state": record.state, "restarts": record.restarts}
-                self._update(changed)
+                self._store.write(
+                    "UPDATE jobs SET state = ?, restarts = ? WHERE job = ?",
+                    record.state,
+                    record.restarts,
+                    record.id,
+                )
             if before is None or before["restarts"] != record.restarts:
                 stale.append(record.id)
             if record.state not in ALIVE:
@@ -91,14 +95,6 @@ class Records:
             }
             self._store.put("jobs", [first])
             self._store.put("leases", [{"job": record.id, "sizes": first["sizes"]}])
-
-    def _update(self, changed: Mapping[str, object]) -> None:
-        self._store.write(
-            "UPDATE jobs SET state = ?, restarts = ? WHERE job = ?",
-            changed["state"],
-            changed["restarts"],
-            changed["job"],
-        )
 
     def _end(self, record: JobRecord, at: float) -> None:
         with self._store.transaction():

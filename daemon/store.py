@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,3 @@ class Store:
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
             self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
             self.write("DELETE FROM jobs WHERE ended < ?", before)
-
-
-def placeholders(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values))

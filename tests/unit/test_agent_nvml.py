@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -52,23 +51,6 @@ TWO_GPUS = """count 2
 *.temp 61
 0.procs 4711:1,4712:2,4711:3
 """
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the stand-in for libnvidia-ml.so.1."""
-    if not (shutil.which("cc") and shutil.which("make")):
-        if os.environ.get("CI"):
-            pytest.fail("CI must have a C compiler and make")
-        pytest.skip("no C compiler or make; apt-get install build-essential")
-    folder = tmp_path_factory.mktemp("nvml")
-    subprocess.run(
-        ["make", "-s", f"BUILD={folder}", f"{folder}/libnvidia-ml.so.1"],
-        cwd=EMULATION,
-        check=True,
-        timeout=60,
-    )
-    return folder
 
 
 class Emulated:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,23 +77,6 @@ driver 550.54
 0.procs 4711:100,4712:200
 """
 Ask = Callable[..., list[Any]]
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the compiled stand-in."""
-    if not (shutil.which("cc") and shutil.which("make")):
-        if os.environ.get("CI"):
-            pytest.fail("CI must have a C compiler and make")
-        pytest.skip("no C compiler or make; apt-get install build-essential")
-    folder = tmp_path_factory.mktemp("nvml")
-    subprocess.run(
-        ["make", "-s", f"BUILD={folder}", f"{folder}/libnvidia-ml.so.1"],
-        cwd=EMULATION,
-        check=True,
-        timeout=60,
-    )
-    return folder
 
 
 @pytest.fixture
