@@ -21,10 +21,11 @@ from ones.daemon.records import Records
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
-from ones.policies.guard import Move, Verdict, check, freeze, reconcile, validate
+from ones.policies.guard import Move, Verdict
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
 from ones.policies.registry import make
 from ones.policies.reserve import reserve
+from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, to_release, waiting_plain_jobs
@@ -145,12 +146,18 @@ class Controller:
             priors=self.config.estimator.priors(),
         )
         limits, history = self.config.guard.limits(), self._records.history(begun)
-        problem = freeze(problem, history, limits)
         number = self.published.number + 1
-        plan = self._decide(problem, number)
-        validate(problem, plan)
-        verdict = check(reconcile(problem, plan), problem, history, limits)
-        decisions = self._act(problem, verdict, snapshot)
+        name = f"memory:{self._policy.name}"
+        decided = decide(
+            problem,
+            self._policy,
+            self.store.fact(name),
+            np.random.default_rng([self.config.seed, number]),
+            history=history,
+            limits=limits,
+        )
+        self.store.set_fact(name, decided.memory)
+        decisions = self._act(decided.problem, decided.verdict, snapshot)
         if self.acts():
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
@@ -158,8 +165,8 @@ class Controller:
             number=number,
             begun=begun,
             snapshot=snapshot,
-            problem=problem,
-            plan=plan,
+            problem=decided.problem,
+            plan=decided.plan,
             decisions=decisions,
             ignored=ignored,
         )
@@ -215,13 +222,6 @@ class Controller:
             words = " ".join(sorted(out)).lower().replace("_", " ")
             return f"{words}: {node.reason}" if node.reason else words
         return self.inbox.silence(node.name, now=self.clock())
-
-    def _decide(self, problem: Problem, number: int) -> Plan:
-        name = f"memory:{self._policy.name}"
-        rng = np.random.default_rng([self.config.seed, number])
-        plan, memory = self._policy.plan(problem, self.store.fact(name), rng)
-        self.store.set_fact(name, memory)
-        return plan
 
     def _act(self, problem: Problem, verdict: Verdict, snapshot: Snapshot) -> tuple[Decision, ...]:
         jobs = {job.id: job for job in problem.jobs}

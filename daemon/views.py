@@ -304,6 +304,7 @@ def _speeds(job: Job, outlook: Outlook, problem: Problem) -> list[Json]:
             listed.append({"gpus": gpus, "note": "no allocation can promise this size here"})
             continue
         left = seconds_left(
+            job,
             outlook,
             gpu_type,
             nodes=np.array([min(shapes).nodes]),

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ones.policies.model import Floats, Ints, Job, JobId, Node, Outlook, Placement, Problem, Seconds
+from ones.policies.model import (
+    Floats,
+    Ints,
+    Job,
+    JobId,
+    Node,
+    Outlook,
+    Placement,
+    Problem,
+    Seconds,
+    Segment,
+)
+
+BATCHES = 50  # geometric samples of the global batch among which the best is chosen (Pollux §4.1)
 
 
 def own_batch(job: Job, outlook: Outlook) -> float:
@@ -16,28 +30,98 @@ def own_batch(job: Job, outlook: Outlook) -> float:
     return float(job.batches.submitted) if job.batches else outlook.batch
 
 
+def efficiency(noise: Floats | float, batch: Floats, reference: float) -> Floats:
+    """What a sample at `batch` is worth against one at B0 (Pollux §3.1): (phi + B0) / (phi + B)."""
+    return np.asarray((noise + reference) / (noise + batch), dtype=np.float64)
+
+
 def seconds_left(
-    outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints, batch: Floats
+    job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints, batch: Floats
 ) -> Floats:
-    """Time to the end: remaining / X(B, c), where the throughput X is B / step time (ONES §3)."""
+    """Time to the end at one batch throughout: remaining / goodput, segment by segment.
+
+    Where no noise scale is known the goodput is the throughput X = B / step time (ONES §3).
+    """
     step = outlook.speed.step_seconds(gpu_type, nodes, gpus, batch)
-    return np.asarray(outlook.remaining * step / batch, dtype=np.float64)
+    return np.asarray(_work(job, outlook, np.asarray(batch)) * step / batch, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best batch at each size, and what comes of it."""
+
+    batch: Floats  # global, in whole samples; nan where the job can't run at that size
+    seconds: Floats  # to the end, the batch chosen anew as the noise changes; inf where it can't
+
+
+def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints) -> Tuned:
+    """The batch of the largest goodput now, and the time to the end with the best at each time.
+
+    A job that keeps its own batch, or that can't change it without a restart, is taken to stay
+    with the one that is best over all it still has to do.
+    """
+    bounds = job.batches
+    if bounds is None:
+        batch = np.full(gpus.shape, own_batch(job, outlook))
+        seconds = seconds_left(job, outlook, gpu_type, nodes=nodes, gpus=gpus, batch=batch)
+        return Tuned(batch, seconds)
+    least, most = bounds.bounds(gpus)
+    possible = least <= most
+    least = np.minimum(least, most)
+    share = np.linspace(0.0, 1.0, BATCHES)
+    grid = np.exp(np.log(least)[:, None] * (1 - share) + np.log(most)[:, None] * share)
+    local, passes = bounds.split(grid, gpus[:, None])
+    real = local * passes * gpus[:, None]
+    step = outlook.speed.step_seconds(gpu_type, nodes[:, None], gpus[:, None], real)
+    each = step / real  # seconds per sample, [K, BATCHES]
+    segments = outlook.segments or (Segment(outlook.remaining, None),)
+    if not bounds.tunes:
+        spent = each * _work(job, outlook, real)
+        best = spent.argmin(axis=1)
+        seconds = np.take_along_axis(spent, best[:, None], axis=1)[:, 0]
+    else:
+        noise = np.array([np.inf if one.noise is None else one.noise for one in segments])
+        work = np.array([one.samples for one in segments])
+        counted = _counted(noise[:, None, None], real, bounds.reference)  # [S, K, BATCHES]
+        seconds = (work[:, None] * (each * counted).min(axis=2)).sum(axis=0)
+        best = (each * counted[0]).argmin(axis=1)
+    batch = np.take_along_axis(real, best[:, None], axis=1)[:, 0]
+    return Tuned(np.where(possible, batch, np.nan), np.where(possible, seconds, np.inf))
+
+
+def _counted(noise: Floats | float, batch: Floats, reference: float) -> Floats:
+    """Real samples for one efficient sample; an unknown noise scale (inf) counts all fully."""
+    with np.errstate(invalid="ignore"):
+        cost = 1.0 / efficiency(noise, batch, reference)
+    return np.where(np.isfinite(noise), cost, 1.0)
+
+
+def _work(job: Job, outlook: Outlook, batch: Floats) -> Floats:
+    """Real samples still to do if all of them are done at `batch`."""
+    if not outlook.segments or job.batches is None:
+        return np.asarray(outlook.remaining + 0.0 * batch)
+    reference = job.batches.reference
+    total = np.zeros(np.shape(batch))
+    for one in outlook.segments:
+        noise = np.inf if one.noise is None else one.noise
+        total = total + one.samples * _counted(noise, batch, reference)
+    return total
 
 
 def seconds_left_on(
     problem: Problem, job: Job, placement: Placement, batch: int | None = None
 ) -> Seconds:
-    """Time to the end of `job` on `placement`, restart not counted."""
+    """Time to the end of `job` on `placement`, restart not counted.
+
+    A job that tunes its batch is taken to do so, unless a batch is named.
+    """
     outlook = problem.outlooks[job.id]
-    return float(
-        seconds_left(
-            outlook,
-            type_of(placement, by_name(problem.nodes)),
-            nodes=np.array([len(placement.gpus_on)]),
-            gpus=np.array([placement.gpus]),
-            batch=np.array([float(batch or own_batch(job, outlook))]),
-        )[0]
-    )
+    kind = type_of(placement, by_name(problem.nodes))
+    nodes, gpus = np.array([len(placement.gpus_on)]), np.array([placement.gpus])
+    if batch is None and job.batches is not None and job.batches.tunes:
+        return float(tuned(job, outlook, kind, nodes=nodes, gpus=gpus).seconds[0])
+    own = np.array([float(batch or own_batch(job, outlook))])
+    return float(seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=own)[0])
 
 
 def by_name(nodes: Sequence[Node]) -> dict[str, Node]:

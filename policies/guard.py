@@ -35,13 +35,15 @@ class Limits:
     grace: Seconds = 60.0  # a run lasts at least this long before its job may be moved
     exempt: Seconds = 120.0  # a job this near its time limit is left to end
     max_resizes_per_hour: int = 12  # per job, preemptions included
-    min_gain: float = 1.0  # a resize must gain this many times its cost, cost included
+    min_gain: float | None = 1.0
+    """A resize must gain this many times its cost, cost included; None leaves it to the policy
+    whether a move pays, and the guard sees to everybody's safety alone."""
     max_wait: Seconds = MAX_WAIT  # who waited longer is started first and never preempted again
 
     def __post_init__(self) -> None:
         if self.max_resizes_per_hour < 1:
             raise ValueError("max_resizes_per_hour must be at least 1")
-        if min(self.grace, self.exempt, self.min_gain, self.max_wait) < 0:
+        if min(self.grace, self.exempt, self.min_gain or 0.0, self.max_wait) < 0:
             raise ValueError("grace, exempt, min_gain and max_wait must not be negative")
 
 
@@ -138,6 +140,8 @@ def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> 
 
 def _against(move: Move, job: Job, problem: Problem, history: History, limits: Limits) -> str:
     """What speaks against this move alone; empty: nothing."""
+    if move.kind == "tune":
+        return "" if job.placement == move.target else "it is not running there"
     if job.fixed:
         return f"it is fixed: {job.fixed}"
     if (move.kind == "start") != (job.placement is None):
@@ -148,6 +152,8 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
         return reason
     if move.kind == "preempt" and job.waited > limits.max_wait:
         return f"it has waited {job.waited:.0f} s in all and is not preempted again"
+    if limits.min_gain is None:
+        return ""
     outlook = problem.outlooks.get(job.id)
     if outlook is None or job.placement is None:
         return "nothing is known of its speed yet"
@@ -217,10 +223,12 @@ def _pointless(
     allowed: Sequence[Move], problem: Problem, limits: Limits
 ) -> tuple[Move, str] | None:
     """A move that pays only by the GPUs it frees, and frees them for nobody."""
+    if limits.min_gain is None:
+        return None
     jobs = by_id(problem.jobs)
     for move in allowed:
         job = jobs[move.job]
-        if job.placement is None or _grows(move, job):
+        if job.placement is None or move.kind == "tune" or _grows(move, job):
             continue
         own_gain = (limits.min_gain - 1.0) * problem.outlooks[job.id].restart_cost
         if move.kind == "resize" and move.gain > max(0.0, own_gain):

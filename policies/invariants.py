@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from ones.policies.forecast import by_id, by_name
 from ones.policies.model import Assignment, Job, JobId, Node, Plan, Problem
 
@@ -53,13 +55,20 @@ def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None
             f"job {job.id} may not be started: {job.fixed or 'not startable'}", job=job.id
         )
     if assignment.placement == job.placement:
-        if job.fixed and assignment.batch not in (None, job.batch):
+        tunes = job.batches is not None and job.batches.tunes
+        if tunes:
+            _check_batch(job, assignment)
+        elif job.fixed and assignment.batch not in (None, job.batch):
             raise PlanError(f"job {job.id} gets a new batch but is fixed: {job.fixed}", job=job.id)
         return
     if job.fixed:
         raise PlanError(f"job {job.id} is moved but fixed: {job.fixed}", job=job.id)
     placement = assignment.placement
-    if placement.shape not in job.shapes:
+    if job.uneven and placement.gpus not in job.sizes:
+        raise PlanError(
+            f"job {job.id} does not accept {placement.gpus} GPUs, only {job.sizes}", job=job.id
+        )
+    if not job.uneven and placement.shape not in job.shapes:
         raise PlanError(
             f"job {job.id} would get {dict(placement.gpus_on)}, which is none of its shapes "
             f"({', '.join(map(str, job.shapes))})",
@@ -86,5 +95,6 @@ def _check_batch(job: Job, assignment: Assignment) -> None:
     gpus = assignment.placement.gpus
     if bounds is None:
         raise PlanError(f"job {job.id} keeps its own batch but would get {batch}", job=job.id)
-    if not gpus * bounds.least_per_gpu <= batch <= min(bounds.most, gpus * bounds.most_per_gpu):
+    least, most = bounds.bounds(np.array(gpus))
+    if not least <= batch <= most:
         raise PlanError(f"job {job.id} does not accept batch {batch} on {gpus} GPUs", job=job.id)

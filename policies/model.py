@@ -83,10 +83,41 @@ class Node:
 class Batch:
     """A job's batch sizes in samples per optimiser step, over all its GPUs unless per GPU."""
 
-    submitted: int  # what the script was written for (B0)
+    submitted: int  # what its user wrote
     most_per_gpu: int  # what one GPU's memory holds
     most: int  # the largest global batch the job accepts
     least_per_gpu: int = 1
+    initial: int | None = None  # B0, to which statistical efficiency refers; None: `submitted`
+    accumulates: bool = False  # adds gradients up over several passes where memory is too small
+    tunes: bool = False  # takes another batch while it runs, without a restart
+
+    @property
+    def reference(self) -> int:
+        """B0: the batch size at which a sample counts fully (Pollux §3.1)."""
+        return self.initial or self.submitted
+
+    def bounds(self, gpus: Ints) -> tuple[Floats, Floats]:
+        """The least and the largest global batch on so many GPUs; empty where least > largest."""
+        count = np.asarray(gpus, dtype=np.float64)
+        room = np.inf if self.accumulates else count * self.most_per_gpu
+        least = np.maximum(self.initial or 1, count * self.least_per_gpu)
+        return least, np.minimum(float(self.most), room) + 0.0 * count
+
+    def split(self, batch: Floats, gpus: Ints) -> tuple[Floats, Floats]:
+        """Samples per GPU and pass, and passes per step, of a global batch.
+
+        On one GPU a batch above B0 takes two passes at least: with fewer than two gradients a step
+        the noise scale can't be measured.
+        """
+        count = np.asarray(gpus, dtype=np.float64)
+        each = np.ceil(np.asarray(batch, dtype=np.float64) / count - 1e-8)
+        if not self.accumulates:
+            return each, np.ones_like(each)
+        passes = np.maximum(1.0, np.ceil(each / self.most_per_gpu - 1e-8))
+        alone = (count == 1) & (np.asarray(batch) > self.reference)
+        passes = np.where(alone, np.maximum(passes, 2.0), passes)
+        most = np.floor(self.most / (count * passes) + 1e-8)
+        return np.maximum(1.0, np.minimum(np.ceil(each / passes - 1e-8), most)), passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +143,23 @@ class Job:
     time_left: Seconds | None = None  # until Slurm's time limit ends it
     fixed: str = ""  # why it may not be moved now; empty: it may
     startable: bool = True  # False: pending for a reason of its own (dependency, user's hold)
+    uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
 
 
 class Speed(Protocol):
     """Learnt speed of one job. Arrays broadcast against each other."""
 
     def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
-        """Seconds of one optimiser step on `gpus` GPUs over `nodes` nodes."""
+        """Seconds of one optimiser step on `gpus` GPUs over `nodes` nodes, all passes of it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the work still to do in which the gradient noise scale hardly changes."""
+
+    samples: float  # efficient ones: what it would take at the batch B0
+    noise: float | None  # gradient noise scale phi in samples (Pollux §3.1); None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +175,10 @@ class Outlook:
     epochs: float = 0.0  # of training behind it; 0 where it does not say what an epoch is
     points: int = 0  # speed measurements behind it
     batch: float = 1.0  # global batch of a job that names none: its family's, or single samples
+    segments: tuple[Segment, ...] = ()  # of `remaining`; empty: every sample counts fully
+    speed_error: float = (
+        0.0  # standard error of ln(step seconds), where it has run or will run next
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

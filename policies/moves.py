@@ -8,13 +8,16 @@ from typing import Literal
 from ones.policies.forecast import by_id, seconds_left_on
 from ones.policies.model import Assignment, Job, JobId, Placement, Plan, Problem, Seconds
 
-Kind = Literal["start", "resize", "preempt"]
-_ORDER: dict[Kind, int] = {"preempt": 0, "resize": 1, "start": 2}
+Kind = Literal["start", "resize", "preempt", "tune"]
+_ORDER: dict[Kind, int] = {"preempt": 0, "tune": 0, "resize": 1, "start": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One change to one job. A resize may keep the size and change nodes or batch only."""
+    """One change to one job. A resize may keep the size and change nodes or batch only.
+
+    A `tune` changes the batch alone, of a job that takes another one while it runs.
+    """
 
     job: JobId
     kind: Kind
@@ -69,6 +72,15 @@ def _towards(problem: Problem, job: Job, assignment: Assignment) -> Move | None:
     new_batch = assignment.batch is not None and job.batch not in (None, assignment.batch)
     if assignment.placement == job.placement and not new_batch:
         return None
+    tunes = job.batches is not None and job.batches.tunes
+    if assignment.placement == job.placement and tunes:
+        return Move(
+            job=job.id,
+            kind="tune",
+            target=assignment.placement,
+            batch=assignment.batch,
+            reason=assignment.reason,
+        )
     gain = 0.0
     if job.id in problem.outlooks:
         before = seconds_left_on(problem, job, job.placement)

@@ -185,7 +185,7 @@ def _offers(
     table = np.array(rows, dtype=np.float64).reshape(-1, 5)
     k, level, nodes, gpus = table[:, :4].astype(np.int64).T
     batches = table[:, 4]
-    times = seconds_left(problem.outlooks[job.id], kind, nodes=nodes, gpus=gpus, batch=batches)
+    times = seconds_left(job, problem.outlooks[job.id], kind, nodes=nodes, gpus=gpus, batch=batches)
     return _Offers(k, level, np.maximum(times, 1e-6), batches)
 
 

@@ -69,6 +69,7 @@ class Srtf:
         times = [
             float(
                 seconds_left(
+                    job,
                     outlook,
                     kind,
                     nodes=np.array([shape.nodes]),
