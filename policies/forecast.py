@@ -116,7 +116,7 @@ def seconds_left_on(
     A job that tunes its batch is taken to do so, unless a batch is named.
     """
     outlook = problem.outlooks[job.id]
-    kind = type_of(placement, by_name(problem.nodes))
+    kind = type_of(placement, problem.by_name)
     nodes, gpus = np.array([len(placement.gpus_on)]), np.array([placement.gpus])
     if batch is None and job.batches is not None and job.batches.tunes:
         return float(tuned(job, outlook, kind, nodes=nodes, gpus=gpus).seconds[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NewType, Protocol
 
 import numpy as np
@@ -181,7 +182,7 @@ class Outlook:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """One round's question: who runs where, with which batch."""
 
@@ -190,6 +191,10 @@ class Problem:
     jobs: tuple[Job, ...]
     outlooks: Mapping[JobId, Outlook]
     arrival_rate: float = 0.0  # jobs per second, recent
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.nodes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,7 @@ class Plan:
 
     assignments: Mapping[JobId, Assignment]
     idle: Mapping[JobId, str] = field(default_factory=dict)  # job -> why it gets nothing now
+    gap: float | None = None  # how far its score may be below the best possible, as a share
 
 
 class Policy(Protocol):

@@ -11,6 +11,7 @@ import numpy as np
 from ones.policies.model import (
     Assignment,
     Floats,
+    Ints,
     Job,
     JobId,
     Plan,
@@ -18,7 +19,7 @@ from ones.policies.model import (
 )
 from ones.policies.ones_batch import BatchLimit, batch_limits
 from ones.policies.ones_decode import Decoded, assignment, decode
-from ones.policies.ones_options import Options, Settings, build, values
+from ones.policies.ones_options import Options, build
 from ones.policies.ones_search import (
     NOBODY,
     Arena,
@@ -33,6 +34,8 @@ from ones.policies.ones_search import (
     score,
 )
 from ones.policies.ones_seed import best_sizes
+from ones.policies.ones_settings import Settings
+from ones.policies.ones_worth import values
 from ones.policies.placement import Room
 
 MEMORY = 1  # version of what is carried from round to round
@@ -59,10 +62,12 @@ class Ones:
         if not free:
             return Plan(assignments, idle), memory
         settled = Room.of(problem.nodes, (given.placement for given in assignments.values()))
-        options = build(problem, free, limits, self.settings)
+        options = build(problem, free, self._binding(problem, limits), self.settings)
         arena, slots = _arena(options, settled)
         expected = values(options, self.settings, np.ones(len(options.jobs)))
-        population = self._search(problem, arena, _recall(past, options.jobs, slots), expected, rng)
+        exact = best_sizes(expected, options.sizes, arena.capacity)
+        recalled = _recall(past, options.jobs, slots)
+        population = self._search(problem, arena, recalled, expected, exact=exact.chosen, rng=rng)
         best = self._deploy(problem, arena, population, expected, settled)
         for j, (job, given) in enumerate(zip(options.jobs, best.given, strict=True)):
             if given is not None:
@@ -80,7 +85,21 @@ class Ones:
             ),
             "local": population.local[: self.settings.kept].round(3).tolist(),
         }
-        return Plan(assignments, idle), state
+        gap = max(0.0, exact.bound - best.worth) / max(abs(exact.bound), 1e-12)
+        return Plan(assignments, idle, gap), state
+
+    def _binding(
+        self, problem: Problem, limits: Mapping[JobId, BatchLimit]
+    ) -> Mapping[JobId, BatchLimit]:
+        """The limits that count: a known noise scale says by itself which batch is too large."""
+        if self.settings.batch_limits:
+            return limits
+        return {
+            job: limit
+            for job, limit in limits.items()
+            if all(one.noise is None for one in problem.outlooks[job].segments)
+            or not self.settings.goodput
+        }
 
     def _search(
         self,
@@ -88,26 +107,36 @@ class Ones:
         arena: Arena,
         recalled: Population,
         expected: Floats,
+        *,
+        exact: Ints,
         rng: np.random.Generator,
     ) -> Population:
         """The population after this round's generations, best first by expectation."""
         options, settings = arena.options, self.settings
-        seeds = [options.present]
-        exact = best_sizes(expected, options.sizes, arena.capacity)
-        if exact is not None:
-            seeds.append(exact)
-        population = encode(np.stack(seeds), arena).joined(recalled)
-        population = fill(repair(population, arena), arena, expected, rng)
-        for _ in range(settings.generations if options.jobs else 0):
+        generations = self._generations(arena)
+        seeds = [options.present, exact] if settings.exact else [options.present]
+        population = encode(np.stack(seeds), arena)
+        if generations or not settings.exact:
+            population = population.joined(recalled)
+            population = fill(repair(population, arena), arena, expected, rng)
+        for _ in range(generations):
             worth = values(options, settings, _draw(problem, options.jobs, rng))
             parents = population.only(rng.integers(len(population), size=settings.population))
             children = mutate(crossover(parents, rng), arena, settings.mutation, rng)
             children = fill(repair(children, arena), arena, worth, rng)
             population = population.joined(reorder(children, arena))
             population = _select(population, arena, worth, settings.population)
-        if exact is not None:  # selection by draws may have lost it
+        if settings.exact:  # selection by draws may have lost it
             population = encode(exact[None], arena).joined(population)
         return _select(population, arena, expected, settings.population)
+
+    def _generations(self, arena: Arena) -> int:
+        """As many as the settings say and the effort allows; none without a job."""
+        options, settings = arena.options, self.settings
+        if not options.jobs:
+            return 0
+        cells = settings.population * (len(arena.kind) + options.seconds[..., 0].size)
+        return min(settings.generations, settings.effort // cells)
 
     def _deploy(
         self,
@@ -152,10 +181,9 @@ def _settled(problem: Problem) -> tuple[dict[JobId, Assignment], dict[JobId, str
 
 def _arena(options: Options, settled: Room) -> tuple[Arena, list[str]]:
     """The genes: one for each GPU that isn't settled, with the name of its node."""
+    free = settled.free
     slots = [
-        (node.name, node.gpu_type)
-        for node in settled.nodes
-        for _ in range(settled.free.get(node.name, 0))
+        (node.name, node.gpu_type) for node in settled.nodes for _ in range(free.get(node.name, 0))
     ]
     home = np.full(len(slots), NOBODY, dtype=np.int64)
     spots: dict[str, deque[int]] = defaultdict(deque)

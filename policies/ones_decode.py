@@ -61,8 +61,10 @@ class _Drawing:
         if job.placement is None or not self.room.fits(job.placement):
             return None
         self.room.take(job.placement)
-        self.total += float(self.worth[j, *self.options.present[j]])
-        return job.placement, job.batch
+        present = tuple(self.options.present[j])
+        self.total += float(self.worth[j, *present])
+        tunes = job.batches is not None and job.batches.tunes
+        return job.placement, int(self.options.batch[j, *present]) if tunes else job.batch
 
     def _place(
         self, j: int, choice: tuple[int, ...], *, stays: bool
@@ -95,7 +97,7 @@ class _Drawing:
 
     def _by_worth(self, j: int) -> Iterator[tuple[int, int]]:
         best = self.worth[j].max(axis=2)
-        free = sum(self.room.free.values())
+        free = self.room.gpus
         for index in np.argsort(-best, axis=None, kind="stable"):
             t, k = (int(part) for part in np.unravel_index(index, best.shape))
             if k and np.isfinite(best[t, k]) and self.options.sizes[j, k] <= free:

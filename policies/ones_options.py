@@ -1,42 +1,25 @@
-"""What ONES may give each job, and its worth: tables over job, GPU type, size and batch."""
+"""What ONES may give each job, and how long it would take: tables over job, type, size, batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.forecast import by_name, own_batch, seconds_left, seconds_left_on, type_of
-from ones.policies.model import MAX_WAIT, Floats, Ints, Job, JobId, Problem, Seconds, Shape
+from ones.policies.forecast import own_batch, seconds_left, seconds_left_on, tuned, type_of
+from ones.policies.model import Batch, Floats, Ints, Job, JobId, Outlook, Problem, Seconds, Shape
 from ones.policies.ones_batch import BatchLimit
+from ones.policies.ones_settings import Settings
 from ones.policies.shapes import shapes_by_size
 
-BATCHES = 3  # batch sizes offered for each size: the largest allowed, a half and a quarter of it
-PRESENT = BATCHES  # the last column: the batch the job runs with now
-SIZES = 24  # more sizes than this are thinned out
+BATCHES = 3  # batch sizes offered for each size: the best one, a half and a quarter of it
+PRESENT = BATCHES  # the last column: as the job runs now
+SIZES = 18  # more sizes than this are thinned out
+NEAR = 0.05  # batches closer than this, in logarithms, are not worth a change
 NONE = 2**30  # a size no cluster has, where a job has fewer sizes than others
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How ONES searches, and what it strives for."""
-
-    objective: Literal["flow", "sruf"] = "flow"
-    """`sruf` is the paper's score: the GPU-seconds that the scheduled jobs still need, of schedules
-    that leave no GPU unused. `flow`, the default, values what a job is given by its speed-up over
-    the square root of its remaining utilisation: the same preference for short jobs, but it also
-    counts who waits, so that it is the mean completion time that falls."""
-    exponent: float = 0.5  # of the remaining utilisation, in `flow`
-    population: int = 24
-    generations: int = 6
-    mutation: float = 0.1  # chance that a job of a candidate is preempted
-    finalists: int = 3  # candidates placed on real nodes
-    kept: int = 8  # candidates carried to the next round
-    max_wait: Seconds = MAX_WAIT  # who waited longer comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +39,14 @@ class Options:
     urgent: Bools  # [J]
 
 
+@dataclass(frozen=True, slots=True)
+class _Menu:
+    """The sizes that jobs with the same terms may have, and where they fit."""
+
+    sizes: list[int]
+    fits: tuple[Mapping[int, list[Shape]], ...]  # of each type: size -> shapes, fewest nodes first
+
+
 def build(
     problem: Problem,
     jobs: Sequence[Job],
@@ -63,12 +54,16 @@ def build(
     settings: Settings,
 ) -> Options:
     """The options of the jobs that may be started or moved."""
-    nodes = by_name(problem.nodes)
     types = tuple(sorted({node.gpu_type for node in problem.nodes}))
-    by_size = [shapes_by_size(job.shapes) for job in jobs]
+    menus: dict[object, _Menu] = {}
+    for job in jobs:
+        key = (job.shapes, job.nodes, job.requested)
+        if key not in menus:
+            menus[key] = _menu(problem, job, types)
+    chosen = [menus[job.shapes, job.nodes, job.requested] for job in jobs]
     counts = [
-        _thinned(sorted(sizes.keys() | ({job.placement.gpus} if job.placement else set())), job)
-        for job, sizes in zip(jobs, by_size, strict=True)
+        sorted({*menu.sizes, job.placement.gpus}) if job.placement else menu.sizes
+        for job, menu in zip(jobs, chosen, strict=True)
     ]
     width = 1 + max((len(sizes) for sizes in counts), default=0)
     sizes = np.full((len(jobs), width), NONE, dtype=np.int64)
@@ -76,40 +71,29 @@ def build(
     batch = np.ones_like(seconds)
     present = np.zeros((len(jobs), 3), dtype=np.int64)
     shapes: dict[tuple[int, int, int], list[Shape]] = {}
-    for j, job in enumerate(jobs):
+    for j, (job, menu) in enumerate(zip(jobs, chosen, strict=True)):
+        outlook = _believed(problem.outlooks[job.id], settings)
+        limit = limits.get(job.id)
         sizes[j, 0] = 0
         sizes[j, 1 : 1 + len(counts[j])] = counts[j]
         for t, kind in enumerate(types):
-            room = sorted(
-                (
-                    node.gpus - node.taken
-                    for node in problem.nodes
-                    if node.usable and node.gpu_type == kind and node.name in job.nodes
-                ),
-                reverse=True,
-            )
-            fits: dict[int, Shape] = {}
-            for k, size in enumerate(counts[j], start=1):
-                fitting = [
-                    shape
-                    for shape in by_size[j].get(size, [])
-                    if shape.nodes <= len(room) and room[shape.nodes - 1] >= shape.gpus_per_node
-                ]
-                if fitting:
-                    shapes[j, t, k] = fitting
-                    fits[k] = fitting[0]
+            fits = {
+                k: menu.fits[t][size]
+                for k, size in enumerate(counts[j], start=1)
+                if size in menu.fits[t]
+            }
             if fits:
-                offers = _offers(problem, job, kind, fits, limits.get(job.id))
-                seconds[j, t, offers.size, offers.level] = offers.seconds
-                batch[j, t, offers.size, offers.level] = offers.batch
+                shapes.update({(j, t, k): fitting for k, fitting in fits.items()})
+                offer = _offer(job, outlook, kind, fits, limit)
+                seconds[j, t, offer.sizes], batch[j, t, offer.sizes] = offer.seconds, offer.batch
         if job.placement is not None:
-            t = types.index(type_of(job.placement, nodes)) if types else 0
+            t = types.index(type_of(job.placement, problem.by_name)) if types else 0
             k = int(np.searchsorted(sizes[j], job.placement.gpus))
             present[j] = t, k, PRESENT
-            seconds[j, t, k, PRESENT] = seconds_left_on(problem, job, job.placement)
-            batch[j, t, k, PRESENT] = own_batch(job, problem.outlooks[job.id])
+            here = _as_it_is(job, outlook, types[t], limit)
+            seconds[j, t, k, PRESENT], batch[j, t, k, PRESENT] = here
             # The same batch in another column would be a restart for nothing.
-            same = batch[j, t, k, :PRESENT] == batch[j, t, k, PRESENT]
+            same = (batch[j, t, k, :PRESENT] == here[1]) | _tunes(job)
             seconds[j, t, k, :PRESENT][same] = np.inf
     spent = np.where(np.isinf(seconds), np.inf, seconds) * np.maximum(sizes, 1)[:, None, :, None]
     least = spent.min(axis=(1, 2, 3), initial=np.inf)
@@ -123,89 +107,127 @@ def build(
         present=present,
         cost=np.array([problem.outlooks[job.id].restart_cost for job in jobs]),
         least=np.where(np.isinf(least), 1.0, np.maximum(least, 1e-9)),
-        horizon=_horizon(problem),
+        horizon=settings.horizon or _horizon(problem),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),
     )
 
 
-def values(options: Options, settings: Settings, draw: Floats) -> Floats:
-    """[J, T, K, L]: what each option is worth; size 0 holds what it is worth to get nothing.
+def _menu(problem: Problem, job: Job, types: Sequence[str]) -> _Menu:
+    by_size = shapes_by_size(job.shapes)
+    fits: list[Mapping[int, list[Shape]]] = []
+    largest = 1
+    for kind in types:
+        room = sorted(
+            (
+                node.gpus - node.taken
+                for node in problem.nodes
+                if node.usable and node.gpu_type == kind and node.name in job.nodes
+            ),
+            reverse=True,
+        )
+        largest = max(largest, *room) if room else largest
+        fitting = {
+            size: [
+                shape
+                for shape in shapes
+                if shape.nodes <= len(room) and room[shape.nodes - 1] >= shape.gpus_per_node
+            ]
+            for size, shapes in by_size.items()
+        }
+        fits.append({size: shapes for size, shapes in fitting.items() if shapes})
+    return _Menu(_thinned(sorted(by_size), job.requested, largest), tuple(fits))
 
-    `draw` scales each job's remaining work: 1 is its expectation, other values are draws of
-    Y (1/rho - 1) with rho ~ Beta(alpha, beta), shared by all candidates of a generation.
+
+def _thinned(sizes: list[int], requested: int, per_node: int) -> list[int]:
+    """At most about SIZES sizes: powers of two, whole nodes, and a geometric few beyond.
+
+    Sizes between these buy nothing (they leave fragments) and cost time.
     """
-    here = np.arange(len(options.jobs)), *options.present.T
-    running = options.present[:, 1] > 0
-    wide = (slice(None), None, None, None)
-    left = options.seconds * draw[wide]
-    cost = options.cost[wide]
-    changed = np.broadcast_to(running[wide], left.shape).copy()
-    changed[here] = False
-    if settings.objective == "sruf":
-        gpus = np.where(options.sizes == NONE, 0, options.sizes)[:, None, :, None]
-        spent = np.where(np.isfinite(left), left + np.where(changed, cost, 0.0), 0.0) * gpus
-        # Every GPU in use is worth more than any utilisation, so that only full schedules compete.
-        full = 1.0 + float(np.max(spent, initial=0.0)) * len(draw)
-        worth = full * gpus - spent
-        nothing = np.where(running, -options.cost * options.sizes[here[0], here[2]], 0.0)
-    else:
-        weight = (options.least * draw) ** -settings.exponent
-        # A restart is paid out of the time for which the decision stands (at most to the end).
-        stands = np.minimum(options.horizon, left + cost)
-        charge = np.where(changed, np.maximum(0.0, 1.0 - cost / stands), 1.0)
-        worth = (weight * options.least)[wide] / left * charge
-        stopped = np.minimum(1.0, options.cost / options.horizon)
-        nothing = np.where(running, -worth[here] * stopped, 0.0)
-    offered = np.isfinite(left)
-    first = 1e3 * float(np.max(np.abs(worth), where=offered, initial=1.0))
-    worth = np.where(offered, worth + np.where(options.urgent, first, 0.0)[wide], -np.inf)
-    worth[:, :, 0, :] = nothing[:, None, None]
-    return worth
+    if len(sizes) <= SIZES:
+        return sizes
+    kept = [
+        size
+        for size in sizes
+        if size & (size - 1) == 0 or size % per_node == 0 or size in (sizes[0], sizes[-1])
+    ]
+    if len(kept) > SIZES:
+        wanted = np.geomspace(kept[0], kept[-1], SIZES)
+        kept = sorted({kept[int(np.argmin(np.abs(np.array(kept) - size)))] for size in wanted})
+    return sorted({*kept, requested} & set(sizes))
+
+
+def _believed(outlook: Outlook, settings: Settings) -> Outlook:
+    """Without goodput every sample counts fully, whatever the batch."""
+    return outlook if settings.goodput else replace(outlook, segments=())
+
+
+def _tunes(job: Job) -> bool:
+    return job.batches is not None and job.batches.tunes
+
+
+def _limited(job: Job, limit: BatchLimit | None) -> Batch | None:
+    """The batches a job may have now; None where it keeps its own."""
+    if job.batches is None or limit is None:
+        return job.batches
+    return replace(job.batches, most=min(job.batches.most, limit.most))
+
+
+def _as_it_is(
+    job: Job, outlook: Outlook, kind: str, limit: BatchLimit | None
+) -> tuple[Seconds, float]:
+    """Time to the end where a running job is, and its batch; the best one if it can take that."""
+    now = own_batch(job, outlook)
+    nodes = np.array([len(job.placement.gpus_on) if job.placement else 1])
+    gpus = np.array([job.placement.gpus if job.placement else 1])
+    if not _tunes(job):
+        left = seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=np.array([now]))
+        return float(left[0]), now
+    allowed = replace(job, batches=_limited(job, limit))
+    best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
+    better = float(best.batch[0])
+    if not np.isfinite(better) or abs(np.log(better / now)) < NEAR:
+        better = now
+    return float(best.seconds[0]), better
 
 
 @dataclass(frozen=True, slots=True)
-class _Offers:
-    """The options of one job on one GPU type."""
+class _Offer:
+    """One job on one type, over the sizes that fit."""
 
-    size: Ints  # index
-    level: Ints  # batch index
-    seconds: Floats
-    batch: Floats
-
-
-def _offers(
-    problem: Problem, job: Job, kind: str, fits: Mapping[int, Shape], limit: BatchLimit | None
-) -> _Offers:
-    """Asks the job's speed once for all its sizes and batches on one type."""
-    rows = [
-        (k, level, shape.nodes, shape.gpus, batch)
-        for k, shape in fits.items()
-        for level, batch in enumerate(_batches(problem, job, shape.gpus, limit))
-    ]
-    table = np.array(rows, dtype=np.float64).reshape(-1, 5)
-    k, level, nodes, gpus = table[:, :4].astype(np.int64).T
-    batches = table[:, 4]
-    times = seconds_left(job, problem.outlooks[job.id], kind, nodes=nodes, gpus=gpus, batch=batches)
-    return _Offers(k, level, np.maximum(times, 1e-6), batches)
+    sizes: Ints  # [F] indices
+    seconds: Floats  # [F, L]
+    batch: Floats  # [F, L]
 
 
-def _batches(problem: Problem, job: Job, gpus: int, limit: BatchLimit | None) -> list[float]:
-    """The global batches on offer at a size, the largest first; multiples of the size."""
-    if job.batches is None or limit is None:
-        return [own_batch(job, problem.outlooks[job.id])]
-    most = min(limit.most, gpus * job.batches.most_per_gpu) // gpus
-    halves = [most >> power for power in range(BATCHES)]
-    return [float(gpus * each) for each in halves if each >= max(1, job.batches.least_per_gpu)]
-
-
-def _thinned(sizes: list[int], job: Job) -> list[int]:
-    """At most about SIZES sizes: the ends, the present one, the request, and a geometric few."""
-    if len(sizes) <= SIZES:
-        return sizes
-    wanted = np.geomspace(sizes[0], sizes[-1], SIZES - 2)
-    near = {sizes[int(np.argmin(np.abs(np.array(sizes) - size)))] for size in wanted}
-    near |= {size for size in (job.requested, 1, 2, 4, 8, 16, 32, 64) if size in sizes}
-    return sorted(near | ({job.placement.gpus} if job.placement else set()))
+def _offer(
+    job: Job,
+    outlook: Outlook,
+    kind: str,
+    fits: Mapping[int, list[Shape]],
+    limit: BatchLimit | None,
+) -> _Offer:
+    """The best batch at each size; for jobs that don't tune it themselves smaller ones as well."""
+    seconds = np.full((len(fits), BATCHES + 1), np.inf)
+    batch = np.ones_like(seconds)
+    nodes = np.array([shapes[0].nodes for shapes in fits.values()])
+    gpus = np.array([shapes[0].gpus for shapes in fits.values()])
+    allowed = replace(job, batches=_limited(job, limit))
+    best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
+    seconds[:, 0] = np.maximum(best.seconds, 1e-6)
+    batch[:, 0] = best.batch
+    offer = _Offer(np.array(list(fits)), seconds, batch)
+    if job.batches is None or _tunes(job):
+        return offer
+    least = job.batches.bounds(gpus)[0]
+    for level in range(1, BATCHES):
+        smaller = np.floor(best.batch / 2**level / gpus) * gpus
+        with np.errstate(invalid="ignore", divide="ignore"):
+            times = seconds_left(
+                job, outlook, kind, nodes=nodes, gpus=gpus, batch=np.maximum(smaller, 1.0)
+            )
+        seconds[:, level] = np.where(smaller >= least, np.maximum(times, 1e-6), np.inf)
+        batch[:, level] = smaller
+    return offer
 
 
 def _horizon(problem: Problem) -> Seconds:

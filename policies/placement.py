@@ -2,47 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ones.policies.model import Job, Node, Placement, Shape, node_order
+import numpy as np
+from numpy.typing import NDArray
 
-_Fit = Callable[[Node], tuple[bool, int]]
+from ones.policies.model import Ints, Job, Node, Placement, Shape, node_order
+
+_FAR = 2**40  # a node that isn't the job's own now
+
+
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """What doesn't change of a cluster while a plan is drawn up; arrays are in topology order."""
+
+    nodes: tuple[Node, ...]
+    index: Mapping[str, int]
+    usable: NDArray[np.bool_]
+    kind: Ints  # GPU type as a number
+    kinds: tuple[str, ...]
+    above: Ints  # [levels, nodes] the switch at each level, leaf first, as a number
+    masks: dict[frozenset[str], NDArray[np.bool_]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> _Floor:
+        ordered = tuple(node_order(nodes))
+        kinds = tuple(dict.fromkeys(node.gpu_type for node in ordered))
+        levels = max((len(node.switches) for node in ordered), default=0)
+        above = np.zeros((max(levels, 1), len(ordered)), dtype=np.int64)
+        for level in range(levels):
+            names: dict[str, int] = {}
+            for i, node in enumerate(ordered):
+                switch = node.switches[level] if level < len(node.switches) else ""
+                above[level, i] = names.setdefault(switch, len(names))
+        return cls(
+            ordered,
+            {node.name: i for i, node in enumerate(ordered)},
+            np.array([node.usable for node in ordered], dtype=np.bool_),
+            np.array([kinds.index(node.gpu_type) for node in ordered], dtype=np.int64),
+            kinds,
+            above,
+        )
+
+    def mask(self, allowed: Collection[str]) -> NDArray[np.bool_]:
+        """Which nodes are among the allowed; remembered, since jobs of a partition share theirs."""
+        key = allowed if isinstance(allowed, frozenset) else frozenset(allowed)
+        found = self.masks.get(key)
+        if found is None:
+            found = np.array([node.name in key for node in self.nodes], dtype=np.bool_)
+            self.masks[key] = found
+        return found
 
 
 @dataclass(slots=True)
 class Room:
     """The free GPUs of each usable node while a plan is being drawn up."""
 
-    nodes: tuple[Node, ...]  # topology order
-    free: dict[str, int]
+    _floor: _Floor
+    _free: Ints  # none on nodes that are not usable
 
     @classmethod
     def of(cls, nodes: Sequence[Node], held: Iterable[Placement] = ()) -> Room:
         """What is free on usable nodes once jobs that did not opt in, and `held`, have theirs."""
-        ordered = tuple(node_order(nodes))
-        free = {node.name: max(0, node.gpus - node.taken) for node in ordered if node.usable}
-        room = cls(ordered, free)
+        floor = _Floor.of(nodes)
+        free = [max(0, node.gpus - node.taken) if node.usable else 0 for node in floor.nodes]
+        room = cls(floor, np.array(free, dtype=np.int64))
         for placement in held:
             room.take(placement)
         return room
 
     def copy(self) -> Room:
-        return Room(self.nodes, dict(self.free))
+        return Room(self._floor, self._free.copy())
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes in topology order."""
+        return self._floor.nodes
+
+    @property
+    def free(self) -> dict[str, int]:
+        """The free GPUs of each usable node."""
+        pairs = zip(self._floor.nodes, self._free.tolist(), strict=True)
+        return {node.name: gpus for node, gpus in pairs if node.usable}
+
+    @property
+    def gpus(self) -> int:
+        """Free GPUs in all."""
+        return int(self._free.sum())
 
     def fits(self, placement: Placement) -> bool:
-        return all(self.free.get(name, 0) >= gpus for name, gpus in placement.gpus_on)
+        index, free = self._floor.index, self._free
+        return all(name in index and free[index[name]] >= gpus for name, gpus in placement.gpus_on)
 
     def take(self, placement: Placement) -> None:
         """Book the GPUs; a node that is not usable, or fuller than it can be, stays at nothing."""
         for name, gpus in placement.gpus_on:
-            if name in self.free:
-                self.free[name] = max(0, self.free[name] - gpus)
+            i = self._floor.index.get(name)
+            if i is not None:
+                self._free[i] = max(0, self._free[i] - gpus)
 
     def give_back(self, placement: Placement) -> None:
         for name, gpus in placement.gpus_on:
-            if name in self.free:
-                self.free[name] += gpus
+            i = self._floor.index.get(name)
+            if i is not None and self._floor.usable[i]:
+                self._free[i] += gpus
 
     def place(
         self,
@@ -58,21 +122,26 @@ class Room:
         """
         if near is not None and near.shape == shape and self._suits(near, allowed, gpu_type):
             return near
-        hosts: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            fits = self.free.get(node.name, 0) >= shape.gpus_per_node
-            if fits and node.name in allowed and gpu_type in (None, node.gpu_type):
-                hosts.setdefault(node.gpu_type, []).append(node)
-        own = frozenset(near.nodes if near else ())
-        found = [
-            self._closest(nodes, shape, own)
-            for nodes in hosts.values()
-            if len(nodes) >= shape.nodes
-        ]
-        if not found:
+        floor = self._floor
+        holding = (self._free >= shape.gpus_per_node) & floor.mask(allowed)
+        own = np.ones(len(floor.nodes), dtype=np.bool_)
+        for name in near.nodes if near else ():
+            if name in floor.index:
+                own[floor.index[name]] = False
+        # Its own nodes first, then those where it leaves the smallest gap.
+        fit = np.where(own, _FAR, 0) + self._free - shape.gpus_per_node
+        best: tuple[tuple[int, int], Ints] | None = None
+        for t, kind in enumerate(floor.kinds):
+            hosts = np.flatnonzero(holding & (floor.kind == t))
+            if gpu_type in (None, kind) and len(hosts) >= shape.nodes:
+                found = self._closest(hosts, fit, shape.nodes)
+                left_over = int(self._free[found].sum())
+                cost = (len(np.unique(floor.above[0][found])), left_over)
+                if best is None or cost < best[0]:
+                    best = cost, found
+        if best is None:
             return None
-        best = min(found, key=lambda nodes: (_switches(nodes), self._left_over(nodes, shape)))
-        return Placement.of({node.name: shape.gpus_per_node for node in best})
+        return Placement.of({floor.nodes[i].name: shape.gpus_per_node for i in best[1]})
 
     def place_job(
         self, job: Job, shapes: Iterable[Shape], *, gpu_type: str | None = None
@@ -85,7 +154,9 @@ class Room:
         return None
 
     def _suits(self, placement: Placement, allowed: Collection[str], gpu_type: str | None) -> bool:
-        kinds = {node.gpu_type for node in self.nodes if node.name in placement.nodes}
+        floor = self._floor
+        known = [floor.index[name] for name in placement.nodes if name in floor.index]
+        kinds = {floor.kinds[floor.kind[i]] for i in known}
         return (
             len(kinds) == 1
             and gpu_type in (None, *kinds)
@@ -93,49 +164,32 @@ class Room:
             and self.fits(placement)
         )
 
-    def _closest(self, hosts: list[Node], shape: Shape, own: frozenset[str]) -> list[Node]:
-        """`shape.nodes` of the hosts under the lowest switch that has enough of them."""
-
-        def fit(node: Node) -> tuple[bool, int]:
-            return node.name not in own, self.free[node.name] - shape.gpus_per_node
-
-        depth = max(len(node.switches) for node in hosts)
-        for level in range(depth):
-            groups = _under_one_switch(hosts, level)
-            enough = [group for group in groups if len(group) >= shape.nodes]
-            if enough:
+    def _closest(self, hosts: Ints, fit: Ints, wanted: int) -> Ints:
+        """`wanted` of the hosts under the lowest switch that has enough of them."""
+        for above in self._floor.above:
+            switch = above[hosts]
+            count = np.bincount(switch)
+            enough = count >= wanted
+            if enough.any():
                 # The fullest switch that holds it, so that larger gaps stay whole.
-                group = min(enough, key=lambda group: (*_best(group, fit), len(group)))
-                return self._fewest_leaves(group, shape, fit)
-        return self._fewest_leaves(hosts, shape, fit)
+                tightest = np.full(len(count), 2 * _FAR)
+                np.minimum.at(tightest, switch, fit[hosts])
+                able = np.flatnonzero(enough)
+                group = able[np.lexsort((count[able], tightest[able]))[0]]
+                return self._fewest_leaves(hosts[switch == group], fit, wanted)
+        return self._fewest_leaves(hosts, fit, wanted)
 
-    def _fewest_leaves(self, hosts: list[Node], shape: Shape, fit: _Fit) -> list[Node]:
-        chosen: list[Node] = []
-        leaves = _under_one_switch(hosts, 0)
-        while len(chosen) < shape.nodes:
-            missing = shape.nodes - len(chosen)
-            holding = [leaf for leaf in leaves if len(leaf) >= missing]
-            leaf = min(holding, key=len) if holding else max(leaves, key=len)
-            leaves.remove(leaf)
-            chosen += sorted(leaf, key=fit)[:missing]
-        return chosen
-
-    def _left_over(self, nodes: list[Node], shape: Shape) -> int:
-        return sum(self.free[node.name] - shape.gpus_per_node for node in nodes)
-
-
-def _under_one_switch(hosts: Sequence[Node], level: int) -> list[list[Node]]:
-    """Hosts grouped by their switch at `level` (0 is the leaf); no switch is a group of its own."""
-    groups: dict[str, list[Node]] = {}
-    for node in hosts:
-        above = node.switches[level] if level < len(node.switches) else ""
-        groups.setdefault(above, []).append(node)
-    return list(groups.values())
-
-
-def _switches(nodes: Sequence[Node]) -> int:
-    return len({node.switches[0] if node.switches else "" for node in nodes})
-
-
-def _best(group: Sequence[Node], fit: _Fit) -> tuple[bool, int]:
-    return min(fit(node) for node in group)
+    def _fewest_leaves(self, hosts: Ints, fit: Ints, wanted: int) -> Ints:
+        leaf = self._floor.above[0][hosts]
+        count = np.bincount(leaf)
+        chosen: list[Ints] = []
+        missing = wanted
+        while missing:
+            holding = np.flatnonzero(count >= missing)
+            at = holding[count[holding].argmin()] if len(holding) else count.argmax()
+            here = hosts[leaf == at]
+            taken = here[np.argsort(fit[here], kind="stable")][:missing]
+            chosen.append(taken)
+            missing -= len(taken)
+            count[at] = 0
+        return np.concatenate(chosen)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ones.policies.fifo import Fifo
 from ones.policies.model import MAX_WAIT, Policy, Seconds
 from ones.policies.ones import Ones
-from ones.policies.ones_options import Settings
+from ones.policies.ones_settings import Settings
 from ones.policies.srtf import Srtf
 
 _POLICIES: dict[str, Callable[[Seconds], Policy]] = {

@@ -14,7 +14,7 @@ from ones.policies.guard import validate
 from ones.policies.model import Batch, JobId, Placement, Plan, Policy, Problem
 from ones.policies.ones import Ones
 from ones.policies.ones_batch import SHARE, BatchLimit, batch_limits
-from ones.policies.ones_options import Settings
+from ones.policies.ones_settings import Settings
 from ones.policies.ones_seed import best_sizes
 from ones.policies.placement import Room
 from ones.policies.srtf import Srtf
@@ -213,7 +213,7 @@ def test_the_exact_seed_is_no_worse_than_any_choice_of_sizes() -> None:
     worth = rng.random((4, 2, 4, 1)).cumsum(axis=2)
     worth[:, :, 0] = 0.0
     capacity = np.array([4, 3])
-    found = best_sizes(worth, sizes, capacity)
+    found = best_sizes(worth, sizes, capacity).chosen
     assert found is not None
     best = max(
         sum(worth[j, t, k, 0] for j, (t, k) in enumerate(choice))

@@ -1,0 +1,157 @@
+"""A simulated job: what it holds, how far it is, what it would report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ones.daemon.replay.workload import OutsideProfile, TraceJob
+from ones.estimator.progress import Progress
+from ones.policies.model import Batch, Job, JobId, Placement, Seconds, Shape
+
+NO_BATCH = Batch(submitted=1, most_per_gpu=1, most=1)  # of a job whose batch is of no matter
+
+
+@dataclass(slots=True)
+class SimulatedJob:
+    """One job of the trace in the simulated cluster; times are seconds since its start."""
+
+    id: JobId
+    trace: TraceJob
+    shapes: tuple[Shape, ...]
+    nodes: frozenset[str]
+    batches: Batch | None = None
+    placement: Placement | None = None
+    gpu_type: str = ""
+    batch: int | None = None  # what the plan has chosen; None: its user's
+    started: Seconds | None = None
+    begun: Seconds | None = None  # of the present run
+    finished: Seconds | None = None
+    pause: Seconds = 0.0  # of a restart, still to go
+    epoch: int = 0
+    progress: float = 0.0  # steps at B0
+    executed: Seconds = 0.0
+    waited: Seconds = 0.0
+    gpu_seconds: float = 0.0
+    resizes: int = 0
+    sizes: list[tuple[Seconds, int]] = field(default_factory=list)  # GPUs from that time on
+    trained: bool = False  # whether it made steps since it was last asked
+
+    def __post_init__(self) -> None:
+        own = self.trace.application.batches
+        if own is not None and self.trace.batch is not None:
+            own = replace(own, submitted=self.trace.batch)
+        self.batches = own
+
+    def as_seen(self) -> Job:
+        """As Slurm and its own reports would show it."""
+        trace = self.trace
+        return Job(
+            id=self.id,
+            name=trace.family,
+            user=trace.user,
+            account=trace.account,
+            submitted=trace.submitted,
+            sizes=trace.sizes,
+            requested=trace.requested,
+            shapes=self.shapes,
+            nodes=self.nodes,
+            placement=self.placement,
+            batch=self.present_batch if self.placement else None,
+            batches=self.batches,
+            started=self.begun,
+            executed=self.executed,
+            waited=self.waited,
+            uneven=True,
+        )
+
+    @property
+    def present_batch(self) -> int:
+        """The global batch it really runs with, whole passes on every GPU."""
+        local, passes = self.split()
+        return local * passes * (self.placement.gpus if self.placement else 1)
+
+    def split(self) -> tuple[int, int]:
+        """Samples per GPU and pass, and passes."""
+        bounds = self.batches or NO_BATCH
+        gpus = self.placement.gpus if self.placement else 1
+        local, passes = bounds.split(float(self.batch or bounds.submitted), gpus)  # type: ignore[arg-type]
+        return int(local), int(passes)
+
+    def place(self, placement: Placement | None, gpu_type: str, now: Seconds) -> None:
+        self.placement, self.gpu_type = placement, gpu_type
+        self.sizes.append((now, placement.gpus if placement else 0))
+        self.begun = now if placement else None
+        if placement is None:
+            return
+        if self.started is None:
+            self.started = now
+        else:
+            self.resizes += 1
+
+    def advance(self, now: Seconds, seconds: Seconds) -> None:
+        """Train, or wait, for so long; it may end on the way."""
+        if self.placement is None:
+            self.waited += seconds
+            return
+        self.executed += seconds
+        left = seconds - min(self.pause, seconds)
+        self.pause -= seconds - left
+        epochs = self.trace.application.epochs
+        while left > 0 and self.epoch < len(epochs):
+            rate = self._rate()
+            if rate <= 0:
+                break
+            self.trained = True
+            to_go = (float(epochs[self.epoch]) - self.progress) / rate
+            if to_go > left:
+                self.progress += rate * left
+                left = 0.0
+            else:
+                self.progress = float(epochs[self.epoch])
+                self.epoch += 1
+                left -= max(to_go, 0.0)
+        used = seconds
+        if self.epoch == len(epochs):
+            used = seconds - left
+            self.finished = now + used
+            self.executed -= left
+            self.sizes.append((self.finished, 0))
+        self.gpu_seconds += used * self.placement.gpus
+        if self.finished is not None:
+            self.placement = None
+
+    def step_seconds(self) -> tuple[Seconds, Seconds] | None:
+        """Of an optimiser step as it runs now, and what synchronising adds to a pass."""
+        if self.placement is None:
+            return None
+        local, passes = self.split()
+        counts = tuple(gpus for _, gpus in self.placement.gpus_on)
+        try:
+            step = self.trace.application.step(self.gpu_type, counts, local)
+        except OutsideProfile:
+            return None
+        return step.seconds_of(passes), step.sync
+
+    def _rate(self) -> float:
+        """Progress in steps at B0 a second."""
+        timed = self.step_seconds()
+        if timed is None:
+            return 0.0
+        batch = self.present_batch
+        scale = batch / (self.batches.reference if self.batches else 1)
+        seen = self.trace.application.gradient(batch, self.epoch)
+        return (scale if seen is None else seen.gain(scale)) / timed[0]
+
+    def told(self, *, declared: bool) -> Progress | None:
+        """Its last word on its progress, in samples at B0."""
+        reference = self.batches.reference if self.batches else 1
+        epochs = self.trace.application.epochs
+        samples = self.progress * reference
+        epoch_samples = float(epochs[0]) * reference
+        said = declared and self.trace.declared
+        return Progress(
+            job=self.id,
+            samples=samples,
+            total_samples=epoch_samples * len(epochs) if said else None,
+            epoch_samples=epoch_samples,
+        )

@@ -1,0 +1,71 @@
+"""What an oracle is told: the true curves and the true remaining work of a simulated job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ones.daemon.replay.jobs import NO_BATCH, SimulatedJob
+from ones.daemon.replay.workload import Application, OutsideProfile
+from ones.policies.model import Batch, Floats, Ints, Outlook, Seconds, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class TrueSpeed:
+    """The application's own step times, GPUs packed on as few nodes as there are."""
+
+    application: Application
+    batches: Batch
+
+    def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
+        n, c, b = np.broadcast_arrays(nodes, gpus, global_batch)
+        local, passes = self.batches.split(b, c)
+        found = [
+            self._seconds(gpu_type, packed(int(one[0]), int(one[1])), int(one[2]), int(one[3]))
+            for one in zip(n.flat, c.flat, local.flat, passes.flat, strict=True)
+        ]
+        return np.array(found, dtype=np.float64).reshape(n.shape)
+
+    def _seconds(self, gpu_type: str, gpus_on: tuple[int, ...], local: int, passes: int) -> Seconds:
+        try:
+            return self.application.step(gpu_type, gpus_on, local).seconds_of(passes)
+        except OutsideProfile:
+            return np.inf
+
+
+def packed(nodes: int, gpus: int) -> tuple[int, ...]:
+    """So many GPUs on so many nodes, all but the last with equally many."""
+    each = -(-gpus // nodes)
+    counts = [min(each, gpus - each * k) for k in range(nodes)]
+    return tuple(count for count in counts if count > 0)
+
+
+def true_outlook(job: SimulatedJob, *, restart_cost: Seconds) -> Outlook:
+    """The outlook of a job as it really is."""
+    application, batches = job.trace.application, job.batches or NO_BATCH
+    epoch, progress = job.epoch, job.progress
+    reference = batches.reference
+    segments = []
+    before = progress
+    for number in range(epoch, len(application.epochs)):
+        end = float(application.epochs[number])
+        seen = application.gradient(batches.submitted, number)
+        noise = None if seen is None else reference * seen.var / seen.sqr
+        segments.append(Segment(max(end - before, 1e-9) * reference, noise))
+        before = end
+    remaining = sum(one.samples for one in segments)
+    done = progress * reference
+    share = done / (done + remaining)
+    return Outlook(
+        speed=TrueSpeed(application, batches),
+        processed=done,
+        alpha=1.0 + 1e6 * share,
+        beta=1.0 + 1e6 * (1.0 - share),
+        remaining=remaining,
+        restart_cost=restart_cost,
+        epochs=float(epoch),
+        points=1,
+        batch=float(batches.submitted),
+        segments=tuple(segments),
+    )

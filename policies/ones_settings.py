@@ -1,0 +1,46 @@
+"""How ONES searches and what it strives for; every addition to the paper can be switched off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ones.policies.model import MAX_WAIT, Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The knobs of ONES. The defaults are what its tables are measured with."""
+
+    objective: Literal["flow", "sruf"] = "flow"
+    """`sruf` is the paper's score: the GPU-seconds that the scheduled jobs still need, of schedules
+    that leave no GPU unused. `flow`, the default, values what a job is given by its speed-up times
+    a weight that falls with its remaining work: it also counts who waits, so that it is the mean
+    completion time that falls."""
+    exponent: float = 0.3  # of the remaining work in a job's weight, in `flow`
+    rank_share: float = 0.5  # how much a job's rank by remaining work counts beside the work itself
+    rank_power: float = 0.7  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
+    goodput: bool = True  # batches and sizes by throughput times statistical efficiency
+    batch_limits: bool = False
+    """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,
+    because with the noise scale a batch that is too large is seen to be so."""
+    charge_restarts: bool = True  # in the score; they are paid in any case
+    horizon: Seconds | None = None  # over which a restart is charged; None: as events come
+    exact: bool = True  # the best sizes by knapsack seed the population
+    population: int = 24
+    generations: int = 6  # 0: no evolution
+    effort: int = 1_000_000  # bounds generations x population x (GPUs + options): time, in effect
+    mutation: float = 0.1  # chance that a job of a candidate is preempted
+    finalists: int = 3  # candidates placed on real nodes
+    kept: int = 8  # candidates carried to the next round
+    max_wait: Seconds = MAX_WAIT  # who waited longer comes first
+
+
+PUBLISHED = Settings(
+    objective="sruf",
+    goodput=False,
+    batch_limits=True,
+    charge_restarts=False,
+    exact=False,
+)
+"""ONES as its paper has it, as far as that is known."""
