@@ -65,6 +65,7 @@ class Round:
     decisions: tuple[Decision, ...] = ()
     notes: Mapping[JobId, str] = field(default_factory=dict)  # why a job gets nothing now
     ignored: Mapping[int, str] = field(default_factory=dict)  # marked, but can't be handled
+    gap: float | None = None  # of the plan to the best possible one, where the policy knows it
 
 
 _NOTHING = Snapshot(taken=0.0, jobs={}, nodes={}, switches={})
@@ -268,7 +269,9 @@ class Controller:
             decisions=decisions,
             notes=plan.idle,
             ignored=ignored,
+            gap=plan.gap,
         )
+        self.metrics.plan_gap.set(float("nan") if plan.gap is None else plan.gap)
         self._records.round(self.published, self.config, keep=self.config.keep_days * 86400)
         waiting = sum(1 for job in problem.jobs if job.placement is None)
         self.metrics.jobs.labels(state="waiting").set(waiting)

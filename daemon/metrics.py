@@ -26,6 +26,11 @@ class Metrics:
             "End of the last good round.",
             registry=self.registry,
         )
+        self.plan_gap = Gauge(
+            "ones_plan_gap_ratio",
+            "How far the last plan may be below the best possible, as a share of that.",
+            registry=self.registry,
+        )
         self.decisions = Counter(
             "ones_decisions",
             "Decisions by kind and verdict.",

@@ -238,6 +238,7 @@ def plan(controller: Controller, only: str | None) -> Json:
     return _answer(
         round=_round(last),
         mode=controller.config.mode,
+        gap=last.gap,
         decisions=[
             {
                 "job": int(decision.job),

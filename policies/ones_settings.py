@@ -35,6 +35,18 @@ class Settings:
     kept: int = 8  # candidates carried to the next round
     max_wait: Seconds = MAX_WAIT  # who waited longer comes first
 
+    def __post_init__(self) -> None:
+        if self.objective not in ("flow", "sruf"):
+            raise ValueError(f"its setting objective is flow or sruf, not '{self.objective}'")
+        if not (0 <= self.exponent <= 4 and 0 <= self.rank_share <= 4 and 0 <= self.rank_power < 1):
+            raise ValueError(
+                "its settings exponent and rank_share are 0 to 4 and rank_power is 0 to below 1"
+            )
+        if min(self.population, self.finalists, self.kept) < 1 or self.generations < 0:
+            raise ValueError("its settings population, finalists and kept are at least 1")
+        if not 0 <= self.mutation <= 1 or (self.horizon is not None and self.horizon <= 0):
+            raise ValueError("its setting mutation is 0 to 1, and horizon more than 0 seconds")
+
 
 PUBLISHED = Settings(
     objective="sruf",

@@ -256,7 +256,8 @@ def plan(as_json: bool, noheader: bool, fields: str | None) -> None:
         _print_json(answer)
         return
     if not noheader:
-        click.echo(f"Round {answer['round']['number']}, {moment(answer['round']['at'])}:")
+        gap = "" if answer["gap"] is None else f", at most {100 * answer['gap']:.2f}% below the best"
+        click.echo(f"Round {answer['round']['number']}, {moment(answer['round']['at'])}{gap}:")
     click.echo(table(answer["decisions"], PLAN_COLUMNS, header=not noheader, fields=fields))
 
 

@@ -1,0 +1,352 @@
+"""Average completion times of policies on published workloads, as ratios to the peers' figures.
+
+usage: scripts/benchmark-jct [--data DIR] [--processes N] [TABLE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+from ones.daemon.replay import traces
+from ones.daemon.replay.simulation import Run, World, replay
+from ones.daemon.replay.workload import Workload
+from ones.estimator.assess import Knowledge
+from ones.estimator.experience import Experience
+from ones.policies.model import Node
+from ones.policies.registry import information, make
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+EVEN = (2, 4, 6, 8)
+HOMOGENEOUS = tuple(Node(name=f"n{i:02d}", gpu_type="aws", gpus=4) for i in range(16))
+MIXED = (
+    *(Node(name=f"aws{i}", gpu_type="aws", gpus=4) for i in range(6)),
+    *(Node(name=f"dgx{i}", gpu_type="dgx-ext", gpus=8) for i in range(2)),
+    *(Node(name=f"rtx{i}", gpu_type="rtx", gpus=8) for i in range(3)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One replay; `warm` brings the family history of the other workloads."""
+
+    policy: str
+    workload: int
+    trace: str = "pollux/workloads"
+    round_seconds: float = 60.0
+    restart_seconds: float = 30.0
+    declared: bool = True
+    families: bool = True
+    warm: bool = False
+    seed: int = 0
+    jitter: float = 0.0  # seconds, at most, by which every arrival is late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a cell came to, in seconds unless named otherwise."""
+
+    mean: float
+    median: float
+    p99: float
+    makespan: float
+    resizes: float
+    gpu_hours: float
+    decide: float  # CPU seconds a round
+    gap: float | None
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/benchmark-jct", description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--processes", type=int, default=2)
+    chosen = parser.parse_args(arguments)
+    unknown = [name for name in chosen.tables if name not in TABLES]
+    if unknown:
+        parser.error(f"no table '{unknown[0]}'; choose from: {', '.join(TABLES)}")
+    if not SHARED.is_dir():
+        print(f"{SHARED} is not there: the published workloads are not part of this repository")
+        return 1
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        for name in chosen.tables or TABLES:
+            TABLES[name](pool)
+    return 0
+
+
+def outcome(cell: Cell) -> Outcome:
+    experience = Experience()
+    if cell.warm:
+        for other in EVEN:
+            if other != cell.workload:
+                run(replace(cell, workload=other, warm=False), experience)
+    done = run(cell, experience)
+    times = np.array([(job.finished or 0.0) - job.trace.submitted for job in done.jobs])
+    gaps = [one.gap for one in done.decisions if one.gap is not None]
+    return Outcome(
+        mean=float(times.mean()),
+        median=float(np.median(times)),
+        p99=float(np.percentile(times, 99)),
+        makespan=max(job.finished or 0.0 for job in done.jobs),
+        resizes=float(np.mean([job.resizes for job in done.jobs])),
+        gpu_hours=sum(job.gpu_seconds for job in done.jobs) / 3600,
+        decide=float(np.mean([one.cpu_seconds for one in done.decisions])),
+        gap=float(np.mean(gaps)) if gaps else None,
+    )
+
+
+def run(cell: Cell, experience: Experience) -> Run:
+    workload = late(read(cell.trace, cell.workload), cell.jitter, cell.seed)
+    mixed = cell.trace.startswith("sia")
+    own = information(cell.policy) == "own" or not cell.families
+    return replay(
+        workload,
+        make(cell.policy),
+        World(
+            nodes=MIXED if mixed else HOMOGENEOUS,
+            round_seconds=cell.round_seconds,
+            restart_seconds=cell.restart_seconds,
+            seed=cell.seed,
+        ),
+        clock=process_time,
+        knowledge=Knowledge(declared=cell.declared, families=not own),
+        experience=experience,
+        truth=information(cell.policy) == "truth",
+    )
+
+
+@cache
+def read(trace: str, number: int) -> Workload:
+    world = trace.split("/", maxsplit=1)[0]
+    folder = SHARED / trace
+    return traces.read(folder / f"workload-{number}.csv", profiles=SHARED / world / "profiles")
+
+
+def late(workload: Workload, jitter: float, seed: int) -> Workload:
+    if not jitter:
+        return workload
+    delays = np.random.default_rng([seed, 7]).uniform(0.0, jitter, len(workload.jobs))
+    jobs = [
+        replace(job, submitted=job.submitted + float(delay))
+        for job, delay in zip(workload.jobs, delays, strict=True)
+    ]
+    return Workload(tuple(sorted(jobs, key=lambda job: job.submitted)), workload.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A peer's own figures on one workload, from its authors' completion time of every job."""
+
+    mean: float
+    p99: float
+    makespan: float
+
+
+@cache
+def published(peer: str, workload: int, load: str = "1.0") -> Published:
+    listed = json.loads((SHARED / "pollux" / f"results-{peer}.json").read_text())
+    times = listed["by_load"][load][f"workload-{workload}"]["jct_s"]
+    folder = "pollux/workloads" if load == "1.0" else f"pollux/workloads-{load}"
+    submitted = {job.name: job.submitted for job in read(folder, workload).jobs}
+    each = np.array(list(times.values()))
+    return Published(
+        mean=float(each.mean()),
+        p99=float(np.percentile(each, 99)),
+        makespan=max(submitted[name] + time for name, time in times.items()),
+    )
+
+
+def rows_against_pollux(
+    pool: ProcessPoolExecutor, cells: Sequence[tuple[str, Cell]], load: str = "1.0"
+) -> None:
+    """A line a cell: its ratio to Pollux's average on each workload, their mean, and the rest."""
+    print(
+        "| | " + " | ".join(f"{n}" for n in EVEN) + " | mean | worst p99 | worst makespan"
+        " | resizes/job | CPU s/round | gap |\n|---|" + "---|" * (len(EVEN) + 6)
+    )
+    every = [replace(cell, workload=n) for _, cell in cells for n in EVEN]
+    found = iter(pool.map(outcome, every))
+    for label, _ in cells:
+        got = [next(found) for _ in EVEN]
+        peers = [published("pollux", n, load) for n in EVEN]
+        pairs = list(zip(got, peers, strict=True))
+        ratios = [one.mean / peer.mean for one, peer in pairs]
+        gaps = [one.gap for one in got if one.gap is not None]
+        print(
+            f"| {label} | "
+            + " | ".join(f"{ratio:.3f}" for ratio in ratios)
+            + f" | **{np.mean(ratios):.3f}**"
+            + f" | {max(one.p99 / peer.p99 for one, peer in pairs):.2f}"
+            + f" | {max(one.makespan / peer.makespan for one, peer in pairs):.2f}"
+            + f" | {np.mean([one.resizes for one in got]):.1f}"
+            + f" | {np.mean([one.decide for one in got]):.4f}"
+            + f" | {f'{np.mean(gaps):.4f}' if gaps else '-'} |",
+            flush=True,
+        )
+
+
+COLD = Cell(policy="ones", workload=0)
+LIVE = replace(COLD, round_seconds=20.0, restart_seconds=2.0)
+INFORMATION = (
+    ("empty database, epochs declared", {}),
+    ("empty database, nothing declared", {"declared": False}),
+    ("each job's own fit only, declared", {"families": False}),
+    ("family history, declared", {"warm": True}),
+    ("family history, nothing declared", {"warm": True, "declared": False}),
+    ("true curves (an oracle)", {"policy": "ones-oracle"}),
+)
+
+
+def table_pollux(pool: ProcessPoolExecutor) -> None:
+    """What ONES knows, with restarts of 30 s and rounds of 60 s."""
+    print("\n### Against Pollux: 64 GPUs, 60 s rounds, 30 s restarts\n")
+    rows_against_pollux(pool, [(name, replace(COLD, **change)) for name, change in INFORMATION])
+
+
+def table_live(pool: ProcessPoolExecutor) -> None:
+    """The same with resizes that cost 2 s."""
+    print("\n### With live resizes: 64 GPUs, 20 s rounds, 2 s resizes\n")
+    rows_against_pollux(pool, [(name, replace(LIVE, **change)) for name, change in INFORMATION])
+
+
+def table_loads(pool: ProcessPoolExecutor) -> None:
+    """Other loads, against Pollux's shipped figures at the same load."""
+    for load in ("0.5", "1.5", "2.0"):
+        print(f"\n### Load {load}\n")
+        cell = replace(COLD, trace=f"pollux/workloads-{load}")
+        rows_against_pollux(pool, [("empty database, declared", cell)], load)
+
+
+def table_realistic(pool: ProcessPoolExecutor) -> None:
+    """GPUs as the users of the original trace asked for."""
+    print("\n### Realistic requests: average completion time in seconds\n")
+    policies = ("ones", "pollux", "tiresias", "optimus-oracle", "fifo")
+    seconds_table(pool, policies, "pollux/workloads-realistic")
+
+
+def table_peers(pool: ProcessPoolExecutor) -> None:
+    """Our peers against their authors' figures: the proof that the world is theirs."""
+    print("\n### Peers, ours / published average\n")
+    print("| | " + " | ".join(map(str, EVEN)) + " | mean |\n|---|" + "---|" * (len(EVEN) + 1))
+    peers = {"tiresias": "tiresias", "optimus-oracle": "optimus", "pollux": "pollux"}
+    every = [replace(COLD, policy=ours, workload=n) for ours in peers for n in EVEN]
+    found = iter(pool.map(outcome, every))
+    for ours, theirs in peers.items():
+        ratios = [next(found).mean / published(theirs, n).mean for n in EVEN]
+        listed = " | ".join(f"{ratio:.4f}" for ratio in ratios)
+        print(f"| {ours} | {listed} | {np.mean(ratios):.4f} |", flush=True)
+
+
+def table_sia(pool: ProcessPoolExecutor) -> None:
+    """Sia's heterogeneous cluster and workloads."""
+    for name in ("philly", "saturn"):
+        print(f"\n### Sia's mixed cluster, {name}: average completion time in seconds\n")
+        seconds_table(pool, ("ones", "sia", "pollux", "srtf"), f"sia/workloads/{name}")
+
+
+def table_published(pool: ProcessPoolExecutor) -> None:
+    """ONES as its paper has it, beside the paper's cuts against Tiresias and Optimus."""
+    print("\n### ONES as published, live resizes; cut of the average completion time\n")
+    print("| | " + " | ".join(map(str, EVEN)) + " | mean |\n|---|" + "---|" * (len(EVEN) + 1))
+    cells = [replace(LIVE, policy=p, workload=n) for p in ("ones-sc21", "ones") for n in EVEN]
+    found = list(pool.map(outcome, cells))
+    for policy, part in (("ones-sc21", found[:4]), ("ones", found[4:])):
+        for peer, cut in (("tiresias", 45.6), ("optimus", 41.7)):
+            cuts = [
+                100 * (1 - one.mean / published(peer, n).mean)
+                for n, one in zip(EVEN, part, strict=True)
+            ]
+            listed = " | ".join(f"{cut:.1f} %" for cut in cuts)
+            print(
+                f"| {policy} against {peer} (paper: {cut} %) | {listed} | {np.mean(cuts):.1f} % |"
+            )
+
+
+ABLATION = (
+    ("all of it", ""),
+    ("no evolution (knapsack alone)", "generations=0"),
+    ("no knapsack (evolution alone)", "exact=false"),
+    ("throughput instead of goodput", "goodput=false"),
+    ("the paper's batch limits for every job", "batch_limits=true"),
+    ("restarts left out of the score", "charge_restarts=false"),
+    ("restarts charged over a fixed 300 s", "horizon=300"),
+    ("exponent 0: no preference for short jobs", "exponent=0:rank_share=0"),
+    ("weights by work alone, q = 0.5", "exponent=0.5:rank_share=0"),
+    ("weights by work alone, q = 1", "exponent=1:rank_share=0"),
+    ("weights by rank alone", "exponent=0:rank_share=1"),
+    ("the paper's score (SRUF)", "objective=sruf"),
+)
+
+
+def table_ablation(pool: ProcessPoolExecutor) -> None:
+    """What each addition buys, from an empty database with declared epochs."""
+    print("\n### Ablation: empty database, declared epochs, 60 s rounds, 30 s restarts\n")
+    cells = [
+        (label, replace(COLD, policy=f"ones:{change}" if change else "ones"))
+        for label, change in ABLATION
+    ]
+    rows_against_pollux(pool, cells)
+
+
+def table_tail(pool: ProcessPoolExecutor) -> None:
+    """The knob that trades the mean for the tail."""
+    print("\n### rank_share: the mean against the tail\n")
+    cells = [
+        (f"rank_share={share}", replace(COLD, policy=f"ones:rank_share={share}"))
+        for share in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
+    rows_against_pollux(pool, cells)
+
+
+def table_spread(pool: ProcessPoolExecutor) -> None:
+    """Seeds of the search, and arrivals late by up to a minute."""
+    print("\n### Spread over seeds, and over arrivals jittered by up to a minute\n")
+    cells = [(f"seed {seed}", replace(COLD, seed=seed)) for seed in (1, 2, 3)]
+    cells += [(f"jitter {seed}", replace(COLD, seed=seed, jitter=60.0)) for seed in (1, 2, 3, 4, 5)]
+    rows_against_pollux(pool, cells)
+
+
+def seconds_table(pool: ProcessPoolExecutor, policies: Sequence[str], trace: str) -> None:
+    print(
+        "| | " + " | ".join(map(str, EVEN)) + " | mean | p99 | makespan | resizes/job"
+        " | CPU s/round |\n|---|" + "---|" * (len(EVEN) + 5)
+    )
+    every = [replace(COLD, policy=one, workload=n, trace=trace) for one in policies for n in EVEN]
+    found = iter(pool.map(outcome, every))
+    for policy in policies:
+        got = [next(found) for _ in EVEN]
+        print(
+            f"| {policy} | "
+            + " | ".join(f"{one.mean:.0f}" for one in got)
+            + f" | **{np.mean([one.mean for one in got]):.0f}**"
+            + f" | {np.mean([one.p99 for one in got]):.0f}"
+            + f" | {np.mean([one.makespan for one in got]):.0f}"
+            + f" | {np.mean([one.resizes for one in got]):.1f}"
+            + f" | {np.mean([one.decide for one in got]):.4f} |",
+            flush=True,
+        )
+
+
+TABLES = {
+    "pollux": table_pollux,
+    "live": table_live,
+    "peers": table_peers,
+    "loads": table_loads,
+    "realistic": table_realistic,
+    "sia": table_sia,
+    "published": table_published,
+    "ablation": table_ablation,
+    "tail": table_tail,
+    "spread": table_spread,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
