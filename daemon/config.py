@@ -13,7 +13,7 @@ import msgspec
 from ones.estimator.assess import Priors
 from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT
-from ones.policies.registry import make
+from ones.policies.registry import information, make
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.moves import MoveLimits
 
@@ -166,6 +166,8 @@ def _explain(fault: str, owner: Mapping[str, Path], path: Path) -> str:
 def _check(config: Config, policy_file: Path, controller_file: Path) -> None:
     try:
         make(config.policy)
+        if information(config.policy) == "truth":
+            raise ValueError(f"'{config.policy}' knows what only a simulation can tell")
     except ValueError as fault:
         raise ConfigError(f"{policy_file}: policy: {fault}") from None
     host, _, port = config.controller.rpartition(":")

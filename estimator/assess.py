@@ -1,15 +1,14 @@
 """From what was seen to the question put to the policy: `assess` -> Problem.
 
-The caller (the daemon's round, or a replay) hands in plain records and gets a Problem back:
+The caller (the daemon's round, or a replay) hands in what it knows and gets a Problem back:
 
 * `nodes`, `jobs`: as Slurm has them now (ones.policies.model).
-* `observations`: reported step times, oldest first; some tens per job and configuration will do.
+* `experience`: all that reports taught so far (ones.estimator.experience).
 * `progress`: each job's last word on its samples; jobs that never reported are simply absent.
-* `finished`: total samples of jobs that ran to their end, oldest first.
-* `restarts`: measured restarts, oldest first.
 * `arrivals`: submission times of elastic jobs in the recent past.
+* `knowledge`: which sources may be used; all of them, unless something is to be shown without.
 
-Records carry a `family`, made by `family_of`: jobs of the same user and name are taken to be alike.
+Families are made by `family_of`: jobs of the same user and name are taken to be alike.
 Nothing here reads a clock or a file; `now` is the caller's.
 """
 
@@ -21,10 +20,14 @@ from statistics import median
 
 import numpy as np
 
-from ones.estimator.progress import Finished, Prediction, Progress, predict
-from ones.estimator.restart import RestartCost, restart_cost
-from ones.estimator.speed import AssumedSpeed, LearntSpeed, Observation, learn, type_factors
-from ones.policies.model import Job, JobId, Node, Outlook, Problem, Seconds
+from ones.estimator.experience import Experience
+from ones.estimator.noise import segments
+from ones.estimator.progress import Finished, Prediction, Progress, believable
+from ones.estimator.records import Records
+from ones.estimator.restart import RestartCost
+from ones.estimator.speed import DOUBT, AssumedSpeed, LearntSpeed, Observation
+from ones.policies.forecast import by_name, type_of
+from ones.policies.model import Job, JobId, Node, Outlook, Problem, Seconds, Segment
 
 ENOUGH = 3  # jobs whose length is known, before they count as typical
 
@@ -42,6 +45,14 @@ class Priors:
             raise ValueError("priors must be positive")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """Which sources the estimates may draw on."""
+
+    declared: bool = True  # what jobs declare of their own length
+    families: bool = True  # what other jobs of the same kind have told
+
+
 def family_of(user: str, name: str) -> str:
     """Jobs that are taken to be alike."""
     return f"{user}/{name}"
@@ -52,102 +63,155 @@ def assess(
     now: Seconds,
     nodes: Sequence[Node],
     jobs: Sequence[Job],
+    experience: Experience | None = None,
     observations: Sequence[Observation] = (),
     progress: Mapping[JobId, Progress] | None = None,
     finished: Sequence[Finished] = (),
     restarts: Sequence[RestartCost] = (),
     arrivals: Sequence[Seconds] = (),
     priors: Priors | None = None,
+    knowledge: Knowledge | None = None,
 ) -> Problem:
     """The round's problem: every job with its outlook."""
-    priors = priors or Priors()
-    factors = type_factors(observations)
-    families: dict[str, list[Observation]] = {}
-    for one in observations:
-        families.setdefault(one.family, []).append(one)
-    lengths: dict[str, list[float]] = {}
-    for done in finished:
-        lengths.setdefault(done.family, []).append(done.total_samples)
-
-    known = {
-        job.id: _known(job, families, lengths, factors, (progress or {}).get(job.id))
-        for job in jobs
-    }
-    typical = _typical_seconds(jobs, known, priors)
-
-    def outlook(job: Job) -> Outlook:
-        one = known[job.id]
-        speed: LearntSpeed | AssumedSpeed | None = one.speed
-        if speed is None:
-            # Samples of unknown worth: the whole job is taken to last the typical time.
-            total = one.prediction.total if one.prediction else typical
-            speed = AssumedSpeed(typical / total, job.requested, tuple(factors.items()))
-        prediction = one.prediction
-        if prediction is None:
-            total = typical / _sample_seconds(job, speed, one.batch)
-            prediction = Prediction(processed=0.0, total=total, alpha=1.0, beta=1.0, epochs=0.0)
-        family = family_of(job.user, job.name)
-        return Outlook(
-            speed=speed,
-            processed=prediction.processed,
-            alpha=prediction.alpha,
-            beta=prediction.beta,
-            remaining=prediction.remaining,
-            restart_cost=restart_cost(job.id, family, restarts, prior=priors.restart_seconds),
-            epochs=prediction.epochs,
-            points=len(families.get(family, [])),
-            batch=one.batch,
-        )
-
+    priors, knowledge = priors or Priors(), knowledge or Knowledge()
+    if experience is None:
+        experience = Experience()
+        for one in observations:
+            experience.observe(one)
+        for done in finished:
+            experience.finish(done)
+        for cost in restarts:
+            experience.restart(cost)
+    told = {job: believable(one) for job, one in (progress or {}).items()}
+    for report in told.values():
+        experience.progress(report)
+    sources = _Sources(experience, knowledge, priors, by_name(nodes))
+    known = [_known(job, told.get(job.id), sources) for job in jobs]
+    typical = _typical_seconds(known, priors)
     recent = [at for at in arrivals if now - priors.arrival_window < at <= now]
     return Problem(
         now=now,
         nodes=tuple(nodes),
         jobs=tuple(jobs),
-        outlooks={job.id: outlook(job) for job in jobs},
+        outlooks={one.job.id: _outlook(one, sources, typical) for one in known},
         arrival_rate=len(recent) / priors.arrival_window,
     )
 
 
 @dataclass(frozen=True, slots=True)
+class _Sources:
+    """What every job's outlook is drawn from."""
+
+    experience: Experience
+    knowledge: Knowledge
+    priors: Priors
+    nodes: Mapping[str, Node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
     """What reports tell of a job; None where they tell nothing."""
 
+    job: Job
+    family: str | None
+    records: Records
     speed: LearntSpeed | None
     prediction: Prediction | None
+    told: Progress | None
     batch: float
+    kind: str  # the GPU type it has, or may get
 
 
-def _known(
-    job: Job,
-    families: Mapping[str, Sequence[Observation]],
-    lengths: Mapping[str, Sequence[float]],
-    factors: Mapping[str, float],
-    progress: Progress | None,
-) -> _Known:
-    family = family_of(job.user, job.name)
-    seen = families.get(family, [])
+def _known(job: Job, told: Progress | None, sources: _Sources) -> _Known:
+    experience, kinds = sources.experience, sources.nodes
+    family = family_of(job.user, job.name) if sources.knowledge.families else None
+    records = experience.of_job(job.id) if family is None else experience.of_family(family)
+    if job.placement is not None:
+        kind = type_of(job.placement, kinds)
+    else:
+        kind = next((kinds[name].gpu_type for name in sorted(job.nodes) if name in kinds), "")
     return _Known(
-        learn(seen, requested=job.requested, factors=factors),
-        predict(progress, lengths.get(family, [])),
-        float(seen[-1].batch) if seen else 1.0,
+        job=job,
+        family=family,
+        records=records,
+        speed=records.speed(
+            requested=job.requested, batches=job.batches, factors=experience.type_factors()
+        ),
+        prediction=experience.predict(told, family, declared=sources.knowledge.declared),
+        told=told,
+        batch=records.batch or 1.0,
+        kind=kind,
     )
 
 
-def _typical_seconds(jobs: Sequence[Job], known: Mapping[JobId, _Known], priors: Priors) -> Seconds:
+def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
+    job, prediction, experience = one.job, one.prediction, sources.experience
+    speed: LearntSpeed | AssumedSpeed | None = one.speed
+    if speed is None:
+        # Samples of unknown worth: the whole job is taken to last the typical time.
+        total = prediction.total if prediction else typical
+        speed = AssumedSpeed(typical / total, job.requested, experience.type_factors())
+    if prediction is None:
+        total = typical / _sample_seconds(one, speed)
+        prediction = Prediction(processed=0.0, total=total, alpha=1.0, beta=1.0, epochs=0.0)
+    prior = sources.priors.restart_seconds
+    return Outlook(
+        speed=speed,
+        processed=prediction.processed,
+        alpha=prediction.alpha,
+        beta=prediction.beta,
+        remaining=prediction.remaining,
+        restart_cost=experience.restart_cost(job.id, one.family, prior=prior),
+        epochs=prediction.epochs,
+        points=len(one.records),
+        batch=one.batch,
+        segments=_segments(one, experience, prediction),
+        speed_error=_speed_error(one, speed),
+    )
+
+
+def _segments(one: _Known, experience: Experience, found: Prediction) -> tuple[Segment, ...]:
+    bounds = one.job.batches
+    if bounds is None:
+        return ()
+    return segments(
+        remaining=found.remaining,
+        epochs=found.epochs,
+        epoch_samples=one.told.epoch_samples if one.told else None,
+        own=experience.of_job(one.job.id).noise,
+        family=one.records.noise,
+        batch=float(one.job.batch or bounds.submitted),
+        reference=float(bounds.reference),
+    )
+
+
+def _speed_error(one: _Known, speed: LearntSpeed | AssumedSpeed) -> float:
+    job = one.job
+    if isinstance(speed, AssumedSpeed):
+        return 2.0 * DOUBT
+    batch = float(job.batch or (job.batches.submitted if job.batches else one.batch))
+    if job.placement is not None:
+        return speed.error(one.kind, len(job.placement.gpus_on), job.placement.gpus, batch)
+    shape = min(job.shapes, key=lambda shape: abs(shape.gpus - job.requested), default=None)
+    nodes = shape.nodes if shape else 1
+    return speed.error(one.kind, nodes, shape.gpus if shape else job.requested, batch)
+
+
+def _typical_seconds(known: Sequence[_Known], priors: Priors) -> Seconds:
     """How long a job of which nothing is known lasts at its requested size: as the others do."""
+    if all(one.speed is not None and one.prediction is not None for one in known):
+        return priors.job_seconds
     others = [
-        one.prediction.total * _sample_seconds(job, one.speed, one.batch)
-        for job in jobs
-        if (one := known[job.id]).speed is not None
-        and one.prediction is not None
-        and not one.prediction.guessed
+        one.prediction.total * _sample_seconds(one, one.speed)
+        for one in known
+        if one.speed is not None and one.prediction is not None and not one.prediction.guessed
     ]
     return median(others) if len(others) >= ENOUGH else priors.job_seconds
 
 
-def _sample_seconds(job: Job, speed: LearntSpeed | AssumedSpeed, batch: float) -> Seconds:
+def _sample_seconds(one: _Known, speed: LearntSpeed | AssumedSpeed) -> Seconds:
     """Of one sample at the requested size."""
-    kind = speed.curve.types[0] if isinstance(speed, LearntSpeed) else ""
-    step = speed.step_seconds(kind, np.array([1]), np.array([job.requested]), np.array([batch]))
+    job = one.job
+    batch = float(job.batches.submitted) if job.batches else one.batch
+    step = speed.step_seconds(one.kind, np.array([1]), np.array([job.requested]), np.array([batch]))
     return float(step[0]) / batch

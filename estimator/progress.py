@@ -1,18 +1,26 @@
 """How far a job is: rho ~ Beta(alpha, beta) (ONES §4.1), and what is still to go.
 
-A declared length is believed; else the family's finished jobs tell it; else a job is taken to be
-half way through. The paper's regression on loss and accuracy belongs here as one more source.
+A declared length is believed; else the family's last finished job tells it; else what finished jobs
+of all kinds have taught (ones.estimator.regression); else a job is taken to be half way through.
+How sure each source is, is learnt from how well it foretold the jobs that finished.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
+from math import exp, isfinite, log, sqrt
+
+from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
 
 from ones.policies.model import JobId
 
-RECENT = 20  # finished jobs of a family that count
+LEAST_EPOCHS = 10.0  # of a job that says nothing of its length
+LARGEST = 1e18  # samples beyond which a report is not believed
+FAR = 3.0  # ln of a ratio: a prediction that missed by more counts as so much
+NEVER_NOTHING = 1e-3  # of the total: a job that is still there has that much left to do
+STRONGEST = 1e5  # alpha + beta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +31,14 @@ class Progress:
     samples: float = 0.0
     total_samples: float | None = None
     epoch_samples: float | None = None
+    loss: float | None = None
+    initial_loss: float | None = None
+    accuracy: float | None = None  # on held-out data, 0 to 1
+
+    @property
+    def epochs(self) -> float | None:
+        """Epochs done."""
+        return self.samples / self.epoch_samples if self.epoch_samples else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +47,7 @@ class Finished:
 
     family: str
     total_samples: float
+    job: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,35 +64,95 @@ class Prediction:
     @property
     def remaining(self) -> float:
         """Never quite nothing: a job that is still there has something left to do."""
-        return max(self.total - self.processed, 1e-3 * self.total)
+        return max(self.total - self.processed, NEVER_NOTHING * self.total)
 
 
-def predict(progress: Progress | None, finished: Sequence[float]) -> Prediction | None:
-    """What is to be expected of a job, or None where nothing tells its length.
+class Misses:
+    """How far predictions of one kind were off, as the spread of ln(real / foretold)."""
 
-    `finished` holds the total samples of the family's finished jobs, oldest first. The strength of
-    the Beta, its alpha + beta, says how many epochs' worth of evidence there is: the paper's one
-    per epoch where there is nothing but the epochs done, more where the length is known.
+    def __init__(self, spread: float, weight: float) -> None:
+        self._prior = spread, weight
+        self._squares: deque[float] = deque(maxlen=100)
+
+    def add(self, real: float, foretold: float) -> None:
+        if real > 0 and foretold > 0:
+            self._squares.append(min(abs(log(real / foretold)), FAR) ** 2)
+
+    @property
+    def spread(self) -> float:
+        spread, weight = self._prior
+        return sqrt((weight * spread**2 + sum(self._squares)) / (weight + len(self._squares)))
+
+
+def believable(told: Progress) -> Progress:
+    """The report without what can't be."""
+    return replace(
+        told,
+        samples=_positive(told.samples) or 0.0,
+        total_samples=_positive(told.total_samples),
+        epoch_samples=_positive(told.epoch_samples),
+        loss=_finite(told.loss),
+        initial_loss=_positive(told.initial_loss),
+        accuracy=None if (share := _finite(told.accuracy)) is None else min(max(share, 0.0), 1.0),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) and abs(value) <= LARGEST else None
+
+
+def _positive(value: float | None) -> float | None:
+    found = _finite(value)
+    return found if found is not None and found > 0 else None
+
+
+def foretold(told: Progress, total: float, spread: float) -> Prediction:
+    """A job that is expected to take `total` samples, give or take `spread` in ln.
+
+    The length is log-normal, known to be more than what is done; alpha and beta have the mean and
+    the variance that done / length then has.
     """
-    done = progress.samples if progress else 0.0
-    epoch = progress.epoch_samples if progress else None
-    epochs = done / epoch if epoch else 0.0
-    declared = progress.total_samples if progress else None
-    if declared:
-        total, strength = max(declared, done), 200.0
-    elif finished:
-        recent = [length for length in finished[-RECENT:] if length > 0]
-        total, strength = max(median(recent or [1.0]), 1.1 * done), 10.0 + 2.0 * len(recent)
-    elif done > 0:
-        total, strength = 2.0 * done, 2.0 + epochs
-    else:
+    done = told.samples
+    total = max(total, 1e-300)
+    if done > 0:
+        passed = float(ndtr(log(done / total) / spread))
+        if passed > 1 - 1e-9:  # far beyond what was expected: some of the spread is left to do
+            total = done * exp(0.1 * spread)
+        elif passed > 1e-9:
+            total = max(total * exp(spread * float(ndtri((1 + passed) / 2))), done)
+    alpha, beta = _beta(done, total, spread)
+    return Prediction(
+        processed=done, total=total, alpha=alpha, beta=beta, epochs=told.epochs or 0.0
+    )
+
+
+def _beta(done: float, total: float, spread: float) -> tuple[float, float]:
+    mean = min(max(done / total, 1e-6), 1.0 - NEVER_NOTHING)
+    # Near the end the length can only be longer, by no more than is still thought to be left.
+    deviation = min(mean * spread, 1.0 - mean)
+    strength = mean * (1.0 - mean) / max(deviation, 1e-9) ** 2 - 1.0
+    strength = min(max(strength, 1.0 / min(mean, 1.0 - mean)), STRONGEST)
+    return mean * strength, (1.0 - mean) * strength
+
+
+def unknown(told: Progress) -> Prediction | None:
+    """Half way through, and so anywhere: the cold start. None where nothing is done either."""
+    done, epoch = told.samples, told.epoch_samples
+    total = max(2.0 * done, LEAST_EPOCHS * epoch if epoch else 0.0)
+    if total <= 0:
         return None
     share = done / total
+    strength = 2.0 + (told.epochs or 0.0)
     return Prediction(
         processed=done,
         total=total,
         alpha=1.0 + strength * share,
         beta=1.0 + strength * (1.0 - share),
-        epochs=epochs,
-        guessed=not declared and not finished,
+        epochs=told.epochs or 0.0,
+        guessed=True,
     )
+
+
+def lengths_known(lengths: Sequence[float]) -> float | None:
+    """What a family's finished jobs tell of the next one's length."""
+    return lengths[-1] if lengths else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ones.policies.model import Assignment, Job, JobId, Plan, Problem
@@ -9,10 +11,11 @@ from ones.policies.placement import Room
 from ones.policies.shapes import shapes_by_size, size_as_requested
 
 
+@dataclass(frozen=True, slots=True)
 class Fifo:
     """Nobody is moved, and nobody overtakes a job that waits for some of the same nodes."""
 
-    name = "fifo"
+    name: str = "fifo"
 
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator

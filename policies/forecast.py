@@ -80,9 +80,9 @@ def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints)
         best = spent.argmin(axis=1)
         seconds = np.take_along_axis(spent, best[:, None], axis=1)[:, 0]
     else:
-        noise = np.array([np.inf if one.noise is None else one.noise for one in segments])
+        noise = np.stack([one.noise_of(real) for one in segments])
         work = np.array([one.samples for one in segments])
-        counted = _counted(noise[:, None, None], real, bounds.reference)  # [S, K, BATCHES]
+        counted = _counted(noise, real, bounds.reference)  # [S, K, BATCHES]
         seconds = (work[:, None] * (each * counted).min(axis=2)).sum(axis=0)
         best = (each * counted[0]).argmin(axis=1)
     batch = np.take_along_axis(real, best[:, None], axis=1)[:, 0]
@@ -103,8 +103,7 @@ def _work(job: Job, outlook: Outlook, batch: Floats) -> Floats:
     reference = job.batches.reference
     total = np.zeros(np.shape(batch))
     for one in outlook.segments:
-        noise = np.inf if one.noise is None else one.noise
-        total = total + one.samples * _counted(noise, batch, reference)
+        total = total + one.samples * _counted(one.noise_of(batch), batch, reference)
     return total
 
 

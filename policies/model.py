@@ -161,6 +161,18 @@ class Segment:
 
     samples: float  # efficient ones: what it would take at the batch B0
     noise: float | None  # gradient noise scale phi in samples (Pollux §3.1); None: not known
+    noise_at: tuple[tuple[float, float], ...] = ()
+    """(batch, phi), by batch, where the noise scale was measured at several batch sizes: it isn't
+    the constant that the theory has it be, and grows with the batch in most trainings."""
+
+    def noise_of(self, batch: Floats) -> Floats:
+        """phi at each batch, between measurements in logarithms; inf where it isn't known."""
+        if not self.noise_at:
+            return np.full(np.shape(batch), np.inf if self.noise is None else self.noise)
+        known = np.array(self.noise_at)
+        return np.asarray(
+            np.exp(np.interp(np.log(batch), np.log(known[:, 0]), np.log(known[:, 1])))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

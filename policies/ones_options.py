@@ -231,13 +231,18 @@ def _offer(
 
 
 def _horizon(problem: Problem) -> Seconds:
-    """1.5 times the mean time to the next arrival or end of a job, within 2 restarts and 1000 s."""
+    """1.5 times the mean time to the next arrival or end of a job.
+
+    Within 2 restarts, or 20 s, and 1000 s; of the ends, no job counts for more than one in 4
+    restarts, or in 2 minutes: a job about to end would make every other decision look short-lived.
+    """
     costs = [outlook.restart_cost for outlook in problem.outlooks.values()]
     cost = max(float(np.median(costs)) if costs else 0.0, 0.5)
     ends = sum(
-        1.0 / max(seconds_left_on(problem, job, job.placement), 4.0 * cost)
+        1.0 / max(seconds_left_on(problem, job, job.placement), 4.0 * cost, 120.0)
         for job in problem.jobs
         if job.placement is not None
     )
     rate = problem.arrival_rate + ends
-    return float(np.clip(1.5 / rate if rate > 0 else np.inf, 2.0 * cost, max(1000.0, 4.0 * cost)))
+    least = max(2.0 * cost, 20.0)
+    return float(np.clip(1.5 / rate if rate > 0 else np.inf, least, max(1000.0, 2.0 * least)))

@@ -256,8 +256,9 @@ def plan(as_json: bool, noheader: bool, fields: str | None) -> None:
         _print_json(answer)
         return
     if not noheader:
-        gap = "" if answer["gap"] is None else f", at most {100 * answer['gap']:.2f}% below the best"
-        click.echo(f"Round {answer['round']['number']}, {moment(answer['round']['at'])}{gap}:")
+        gap = answer["gap"]
+        best = "" if gap is None else f", at most {100 * gap:.2f}% below the best possible plan"
+        click.echo(f"Round {answer['round']['number']}, {moment(answer['round']['at'])}{best}:")
     click.echo(table(answer["decisions"], PLAN_COLUMNS, header=not noheader, fields=fields))
 
 

@@ -102,14 +102,15 @@ class SimulatedJob:
             if rate <= 0:
                 break
             self.trained = True
-            to_go = (float(epochs[self.epoch]) - self.progress) / rate
-            if to_go > left:
+            end = float(epochs[self.epoch])
+            if self.progress + rate * left < end:
                 self.progress += rate * left
                 left = 0.0
             else:
-                self.progress = float(epochs[self.epoch])
+                # Epochs take whole seconds, as in the simulators of Pollux and Sia.
+                left -= max(0, round((end - self.progress) / rate))
+                self.progress = end
                 self.epoch += 1
-                left -= max(to_go, 0.0)
         used = seconds
         if self.epoch == len(epochs):
             used = seconds - left

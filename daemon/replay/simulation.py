@@ -155,7 +155,12 @@ class _Simulation:
             nodes=self.world.nodes,
             jobs=tuple(jobs),
             outlooks={
-                job.id: true_outlook(job, restart_cost=self._restart_seconds(job)) for job in active
+                job.id: true_outlook(
+                    job,
+                    restart_cost=self._restart_seconds(job),
+                    per_node=max(node.gpus for node in self.world.nodes),
+                )
+                for job in active
             },
             arrival_rate=len(recent) / priors.arrival_window,
         )

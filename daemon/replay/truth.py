@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from math import log2
 
 import numpy as np
 
@@ -13,16 +15,17 @@ from ones.policies.model import Batch, Floats, Ints, Outlook, Seconds, Segment
 
 @dataclass(frozen=True, slots=True)
 class TrueSpeed:
-    """The application's own step times, GPUs packed on as few nodes as there are."""
+    """The application's own step times, full nodes first."""
 
     application: Application
     batches: Batch
+    per_node: int  # GPUs of the largest node
 
     def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
         n, c, b = np.broadcast_arrays(nodes, gpus, global_batch)
         local, passes = self.batches.split(b, c)
         found = [
-            self._seconds(gpu_type, packed(int(one[0]), int(one[1])), int(one[2]), int(one[3]))
+            self._seconds(gpu_type, self._packed(int(one[0]), int(one[1])), *map(int, one[2:]))
             for one in zip(n.flat, c.flat, local.flat, passes.flat, strict=True)
         ]
         return np.array(found, dtype=np.float64).reshape(n.shape)
@@ -33,15 +36,28 @@ class TrueSpeed:
         except OutsideProfile:
             return np.inf
 
+    def _packed(self, nodes: int, gpus: int) -> tuple[int, ...]:
+        """So many GPUs on so many nodes: full ones as far as that goes, else alike."""
+        each = self.per_node if nodes == -(-gpus // self.per_node) else -(-gpus // nodes)
+        counts = [min(each, gpus - each * k) for k in range(nodes)]
+        return tuple(count for count in counts if count > 0)
 
-def packed(nodes: int, gpus: int) -> tuple[int, ...]:
-    """So many GPUs on so many nodes, all but the last with equally many."""
-    each = -(-gpus // nodes)
-    counts = [min(each, gpus - each * k) for k in range(nodes)]
-    return tuple(count for count in counts if count > 0)
+
+@cache
+def _noise(application: Application, batches: Batch, epoch: int) -> tuple[tuple[float, float], ...]:
+    """The noise scale at the user's batch, and at twice B0 and so on."""
+    least, most = batches.reference, batches.most
+    doubled = {min(least * 2**power, most) for power in range(int(log2(most / least)) + 2)}
+    found = []
+    for batch in sorted(doubled | {min(max(batches.submitted, least), most)}):
+        seen = application.gradient(batch, epoch)
+        if seen is None:
+            return ()
+        found.append((float(batch), least * seen.var / max(seen.sqr, 1e-300)))
+    return tuple(found)
 
 
-def true_outlook(job: SimulatedJob, *, restart_cost: Seconds) -> Outlook:
+def true_outlook(job: SimulatedJob, *, restart_cost: Seconds, per_node: int) -> Outlook:
     """The outlook of a job as it really is."""
     application, batches = job.trace.application, job.batches or NO_BATCH
     epoch, progress = job.epoch, job.progress
@@ -50,15 +66,14 @@ def true_outlook(job: SimulatedJob, *, restart_cost: Seconds) -> Outlook:
     before = progress
     for number in range(epoch, len(application.epochs)):
         end = float(application.epochs[number])
-        seen = application.gradient(batches.submitted, number)
-        noise = None if seen is None else reference * seen.var / seen.sqr
-        segments.append(Segment(max(end - before, 1e-9) * reference, noise))
+        noise = _noise(application, batches, number)
+        segments.append(Segment(max(end - before, 1e-9) * reference, None, noise))
         before = end
     remaining = sum(one.samples for one in segments)
     done = progress * reference
     share = done / (done + remaining)
     return Outlook(
-        speed=TrueSpeed(application, batches),
+        speed=TrueSpeed(application, batches, per_node),
         processed=done,
         alpha=1.0 + 1e6 * share,
         beta=1.0 + 1e6 * (1.0 - share),

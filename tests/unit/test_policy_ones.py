@@ -14,8 +14,8 @@ from ones.policies.guard import validate
 from ones.policies.model import Batch, JobId, Placement, Plan, Policy, Problem
 from ones.policies.ones import Ones
 from ones.policies.ones_batch import SHARE, BatchLimit, batch_limits
-from ones.policies.ones_settings import Settings
 from ones.policies.ones_seed import best_sizes
+from ones.policies.ones_settings import Settings
 from ones.policies.placement import Room
 from ones.policies.srtf import Srtf
 

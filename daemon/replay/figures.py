@@ -1,0 +1,83 @@
+"""What a replay came to, in the figures by which schedulers are compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ones.daemon.replay.jobs import SimulatedJob
+from ones.daemon.replay.simulation import Run
+from ones.policies.model import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One run's figures. A completion time (JCT) counts from submission to end."""
+
+    policy: str
+    average_jct_s: Seconds
+    median_jct_s: Seconds
+    p90_jct_s: Seconds
+    p99_jct_s: Seconds
+    makespan_s: Seconds  # from the start of the trace to the last end
+    average_wait_s: Seconds  # without GPUs, before the first start and between runs
+    gpu_hours: float  # held, restarts included
+    resizes_per_job: float  # changes of placement after the first start
+    decide_s_mean: Seconds  # CPU time of a round, its assessment included
+    decide_s_p99: Seconds
+
+    @classmethod
+    def of(cls, run: Run) -> Figures:
+        times = [completion_seconds(job) for job in run.jobs]
+        rounds = [one.cpu_seconds for one in run.decisions]
+        return cls(
+            policy=run.policy,
+            average_jct_s=float(np.mean(times)),
+            median_jct_s=float(np.median(times)),
+            p90_jct_s=float(np.percentile(times, 90)),
+            p99_jct_s=float(np.percentile(times, 99)),
+            makespan_s=max(job.finished or 0.0 for job in run.jobs),
+            average_wait_s=float(np.mean([job.waited for job in run.jobs])),
+            gpu_hours=sum(job.gpu_seconds for job in run.jobs) / 3600,
+            resizes_per_job=float(np.mean([job.resizes for job in run.jobs])),
+            decide_s_mean=float(np.mean(rounds)),
+            decide_s_p99=float(np.percentile(rounds, 99)),
+        )
+
+
+def completion_seconds(job: SimulatedJob) -> Seconds:
+    """From submission to end; every job of a finished run has ended."""
+    return (job.finished or 0.0) - job.trace.submitted
+
+
+def labels(jobs: Sequence[SimulatedJob]) -> list[str]:
+    """The jobs' names in the trace; where several share one, the later ones get a number."""
+    seen: Counter[str] = Counter()
+    found = []
+    for job in jobs:
+        seen[job.trace.name] += 1
+        again = seen[job.trace.name]
+        found.append(job.trace.name if again == 1 else f"{job.trace.name}#{again}")
+    return found
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """A run as `onesctl replay --json` prints it."""
+    figures = Figures.of(run)
+    return {
+        **{name: getattr(figures, name) for name in figures.__dataclass_fields__},
+        "jobs": [
+            {
+                "id": label,
+                "submitted_s": job.trace.submitted,
+                "started_s": job.started,
+                "finished_s": job.finished,
+                "resizes": job.resizes,
+            }
+            for job, label in zip(run.jobs, labels(run.jobs), strict=True)
+        ],
+    }

@@ -1,0 +1,231 @@
+"""Jobs of a real Slurm, as `sacct --json` and `sacct -P` print them; the columns for the latter:
+
+sacct -P -X --format=JobIDRaw,JobName,User,Account,Submit,ElapsedRaw,State,AllocTRES,AdminComment
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ones.daemon.replay.faults import TraceError, quoted
+from ones.daemon.replay.recorded import Recorded, speedup
+from ones.daemon.replay.tables import Row, rows
+from ones.daemon.replay.workload import TraceJob
+from ones.policies.model import Seconds
+from ones.policies.sizes import Sizes
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.tres import gpus_by_type
+
+UNKNOWN = ("", "Unknown", "None", "N/A", "0", "INVALID")
+_ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """A job's runs put together."""
+
+    row: Row
+    key: str
+    name: str
+    user: str
+    account: str
+    mark: Mark | None
+    submitted: Seconds
+    runs: list[tuple[int, Seconds]]  # GPUs and time of each
+
+    def job(self, earliest: Seconds) -> TraceJob:
+        gpus = self.mark.request if self.mark else self.runs[-1][0]
+        sizes = self.mark.sizes if self.mark else Sizes((gpus,))
+        work = sum(seconds * speedup(count) for count, seconds in self.runs)
+        return TraceJob(
+            name=self.key,
+            user=self.user,
+            family=self.name,
+            account=self.account,
+            submitted=self.submitted - earliest,
+            application=Recorded(
+                name=self.name, gpus=gpus, seconds=work / speedup(gpus), sizes=sizes
+            ),
+            requested=gpus,
+            batch=None,
+            sizes=sizes,
+            declared=False,
+        )
+
+
+def is_parsable(text: str) -> bool:
+    """Whether the first line is the heading of `sacct -P` or `-p`."""
+    heading = text.split("\n", 1)[0].strip().split("|")
+    return len(heading) > 1 and bool({"JobID", "JobIDRaw"} & set(heading))
+
+
+def jobs(path: Path, text: str, note: Callable[[str], None]) -> Iterator[tuple[Row, TraceJob]]:
+    """The jobs that ran on GPUs and have ended. Raises TraceError."""
+    records: dict[str, _Record] = {}
+    left_out = 0
+    runs = _from_json(path, text) if text.lstrip().startswith("{") else _from_table(path, text)
+    for key, record in runs:
+        gpus, seconds = record.runs[0]
+        if not gpus or seconds <= 0:
+            left_out += 1
+        elif key in records:
+            records[key].runs += record.runs
+            records[key].submitted = min(records[key].submitted, record.submitted)
+        else:
+            records[key] = record
+    earliest = min((record.submitted for record in records.values()), default=0.0)
+    for record in records.values():
+        yield record.row, record.job(earliest)
+    if left_out:
+        note(f"{path}: {left_out} records that never ran, still run or had no GPUs are left out")
+
+
+def _from_table(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
+    heading = text.split("\n", 1)[0].strip().split("|")
+    identity = "JobIDRaw" if "JobIDRaw" in heading else "JobID"
+    required = [identity, "Submit", "AllocTRES"]
+    if "ElapsedRaw" not in heading and "Elapsed" not in heading:
+        required += ["Start", "End"]
+    for row in rows(path, required, text=text, delimiter="|", quoting=False):
+        key = row.text(identity)
+        if "." in key:  # a step of a job
+            continue
+        name = row.cells.get("JobName", "").strip() or key
+        state = row.cells.get("State", "").split(" ", 1)[0]
+        submitted = _moment(row, "Submit")
+        if submitted is None:
+            raise row.fault("Submit", "names no time")
+        unfinished = state in ("RUNNING", "PENDING", "SUSPENDED")
+        yield (
+            key,
+            _Record(
+                row=row,
+                key=key,
+                name=name,
+                user=row.cells.get("User", "").strip(),
+                account=row.cells.get("Account", "").strip(),
+                mark=Mark.parse(row.cells.get("AdminComment", "")),
+                submitted=submitted,
+                runs=[(_gpus(row.cells["AllocTRES"]), 0.0 if unfinished else _seconds(row))],
+            ),
+        )
+
+
+def _seconds(row: Row) -> Seconds:
+    """How long the run took; 0 where it never started or has not ended."""
+    if "ElapsedRaw" in row.cells:
+        return row.number("ElapsedRaw", least=0.0) if row.has("ElapsedRaw") else 0.0
+    if "Elapsed" in row.cells:
+        if row.cells["Elapsed"].strip() in UNKNOWN:
+            return 0.0
+        match = _ELAPSED.fullmatch(row.text("Elapsed"))
+        if match is None:
+            raise row.fault("Elapsed", f"{quoted(row.text('Elapsed'))} is not [D-]HH:MM:SS")
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    started, ended = _moment(row, "Start"), _moment(row, "End")
+    if started is None or ended is None:
+        return 0.0
+    if ended < started:
+        raise row.fault("End", "lies before Start")
+    return ended - started
+
+
+def _moment(row: Row, column: str) -> Seconds | None:
+    """Seconds since the epoch, or of local time where Slurm printed that; None: not yet."""
+    text = row.cells[column].strip()
+    if text in UNKNOWN:
+        return None
+    if text.isascii() and text.isdecimal():
+        return row.number(column)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise row.fault(column, f"{quoted(text)} is not a time as sacct prints it") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _gpus(tres: str) -> int:
+    """Slurm writes the total beside each type's part, where it accounts for types."""
+    found = gpus_by_type(tres)
+    return found.get("") or sum(found.values())
+
+
+def _from_json(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
+    try:
+        answer = json.loads(text)
+    except json.JSONDecodeError as fault:
+        raise TraceError(path, f"is not JSON: {fault.msg}", line=fault.lineno) from None
+    except RecursionError:
+        raise TraceError(path, "is nested too deeply to be what sacct --json prints") from None
+    listed = answer.get("jobs") if isinstance(answer, dict) else None
+    if not isinstance(listed, list):
+        raise TraceError(path, "has no list of jobs; sacct --json prints one")
+    for number, job in enumerate(listed, start=1):
+        row = Row(path, 1, {})
+        where = f"jobs[{number - 1}]"
+        if not isinstance(job, dict):
+            raise TraceError(path, f"{where} is no job")
+        times = job.get("time")
+        if not isinstance(times, dict):
+            raise TraceError(path, f"{where} has no times", column="time")
+        submitted, started, ended = (
+            _number(path, f"{where}.time.{key}", times.get(key))
+            for key in ("submission", "start", "end")
+        )
+        if not submitted:
+            raise TraceError(path, f"{where} names no time", column="time.submission")
+        if ended and started and ended < started:
+            raise TraceError(path, f"{where} ends before it starts", column="time.end")
+        key = str(job.get("job_id") or number)
+        name = str(job.get("name") or key)
+        comment = job.get("comment")
+        said = comment.get("administrator") if isinstance(comment, dict) else None
+        yield (
+            key,
+            _Record(
+                row=row,
+                key=key,
+                name=name,
+                user=str(job.get("user") or ""),
+                account=str(job.get("account") or ""),
+                mark=Mark.parse(said) if isinstance(said, str) else None,
+                submitted=submitted,
+                runs=[
+                    (_allocated(path, where, job), ended - started if started and ended else 0.0)
+                ],
+            ),
+        )
+
+
+def _allocated(path: Path, where: str, job: dict[str, Any]) -> int:
+    """GPUs in the list of resources that it held."""
+    tres = job.get("tres")
+    listed = tres.get("allocated") if isinstance(tres, dict) else None
+    if not isinstance(listed, list):
+        raise TraceError(path, f"{where} has no list of resources", column="tres.allocated")
+    totals: dict[str, int] = {}
+    for entry in listed:
+        if isinstance(entry, dict) and entry.get("type") == "gres":
+            name = str(entry.get("name", ""))
+            if name == "gpu" or name.startswith("gpu:"):
+                count = _number(path, f"{where}.tres.allocated", entry.get("count"))
+                totals[name.removeprefix("gpu")] = int(count)
+    return totals.get("") or sum(totals.values())
+
+
+def _number(path: Path, where: str, value: Any) -> float:
+    """Newer versions wrap their numbers; one that is not set counts as 0."""
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set", True) else 0
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
+        raise TraceError(path, f"{quoted(str(value))} is not a number of 0 or more", column=where)
+    return float(value)

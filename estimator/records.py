@@ -1,0 +1,149 @@
+"""What reports have taught of one family, or of one job; grows step by step, bounded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from math import exp, log, sqrt
+from statistics import median
+
+import numpy as np
+
+from ones.estimator.curve import Point, Terms, fit
+from ones.estimator.noise import Noise
+from ones.estimator.speed import DOUBT, DOUBT_WEIGHT, LearntSpeed, Near, Observation
+from ones.policies.model import Batch, Seconds
+
+POINTS = 256  # configurations that are kept; the one longest unseen goes first
+REPEATS = 9  # reports of one configuration that its median is taken of
+LENGTHS = 20  # finished jobs
+RESTARTS = 5
+JITTER = 0.02  # ln of a ratio: medians that move less than this are the same
+ENOUGH_ERROR = 0.04  # ln of a ratio: beyond this the curve is fitted again
+ENOUGH_MORE = 1.5  # as many points: likewise
+SURPRISES = 32  # predictions held against what came
+WORST = 2.0  # ln of a ratio: a surprise beyond this counts as so much
+
+Configuration = tuple[str, int, int, float, int]
+
+
+class _Seen:
+    """Reports of one configuration, and the point that stands for them."""
+
+    def __init__(self) -> None:
+        self.steps: deque[tuple[Seconds, Seconds | None]] = deque(maxlen=REPEATS)
+        self.point: Point | None = None
+
+
+class Records:
+    """What reports have taught of one family, or of one job."""
+
+    def __init__(self) -> None:
+        self.noise = Noise()
+        self.lengths: deque[float] = deque(maxlen=LENGTHS)  # samples of finished jobs
+        self.restarts: deque[Seconds] = deque(maxlen=RESTARTS)
+        self.batch: float | None = None  # global, of the last observation
+        self.version = 0  # of the points
+        self.surprises: deque[float] = deque(maxlen=SURPRISES)
+        self.largest = 0  # size it has run on
+        self._seen: dict[Configuration, _Seen] = {}
+        self._terms: dict[str, Terms] = {}
+        self._shapes: set[tuple[str, int, int]] = set()  # that the fit knows
+        self._fitted = 0  # points that the fit knows
+        self._fits = 0
+        self._stale = True
+        self._speeds: dict[tuple[int, Batch | None], LearntSpeed] = {}
+        self._speeds_of: tuple[int, int] = (0, 0)  # version and fit that they are of
+        self._factors: Mapping[str, float] = {}  # and these type factors
+        self._near: dict[str, Near] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return tuple(seen.point for seen in self._seen.values() if seen.point is not None)
+
+    def observe(self, one: Observation) -> None:
+        """Take a sound observation in."""
+        self.batch = one.batch
+        self.largest = max(self.largest, one.gpus)
+        key = (one.gpu_type, one.nodes, one.gpus, one.batch, one.passes)
+        seen = self._seen.pop(key, None) or _Seen()
+        self._seen[key] = seen  # last in the order: seen latest
+        if len(self._seen) > POINTS:
+            del self._seen[next(iter(self._seen))]
+        seen.steps.append((one.step_seconds, one.gradient_seconds))
+        step = exp(median(log(seconds) for seconds, _ in seen.steps))
+        before = seen.point
+        if before is not None and abs(log(step / before.step_seconds)) < JITTER:
+            return
+        apart = [gradient for _, gradient in seen.steps if gradient is not None]
+        gradient = min(median(apart), step / one.passes) if apart else None
+        point = Point(one.gpu_type, one.nodes, one.gpus, one.local, one.passes, step, gradient)
+        seen.point = point
+        self.version += 1
+        if not self._stale:
+            self._compare(point, new=before is None)
+
+    def _compare(self, point: Point, *, new: bool) -> None:
+        """Hold the fit against a point it hasn't seen."""
+        terms = self._terms.get(point.gpu_type)
+        shape = (point.gpu_type, point.nodes, point.gpus)
+        grown = len(self._seen) >= ENOUGH_MORE * self._fitted
+        if terms is None or shape not in self._shapes or grown:
+            self._stale = True
+        if terms is None:
+            return
+        foretold = terms.seconds(
+            np.array(float(point.nodes)),
+            np.array(float(point.gpus)),
+            np.array(point.local),
+            np.array(float(point.passes)),
+        )
+        error = log(point.step_seconds / float(foretold))
+        if new:
+            self.surprises.append(max(-WORST, min(WORST, error)))
+        if abs(error) > ENOUGH_ERROR:
+            self._stale = True
+
+    def terms(self) -> Mapping[str, Terms]:
+        """The fitted curves; fitted again only where that promises something new."""
+        if self._stale and self._seen:
+            points = self.points
+            self._terms = fit(points, before=self._terms)
+            self._shapes = {(one.gpu_type, one.nodes, one.gpus) for one in points}
+            self._fitted = len(points)
+            self._fits += 1
+            self._stale = False
+        return self._terms
+
+    def speed(
+        self,
+        *,
+        requested: int,
+        batches: Batch | None,
+        factors: Mapping[str, float],
+        doubt: float = DOUBT,
+    ) -> LearntSpeed | None:
+        """What is expected of a job at any size; None where nothing was seen."""
+        if not self._seen:
+            return None
+        terms = self.terms()
+        of = (self.version, self._fits)
+        if of != self._speeds_of or factors is not self._factors or len(self._speeds) > 64:
+            self._speeds, self._near = {}, {}
+            self._speeds_of, self._factors = of, factors
+        most = max(2 * self.largest, requested)
+        found = self._speeds.get((most, batches))
+        if found is None:
+            found = LearntSpeed(
+                terms, self.points, factors, most, batches, self.doubt(doubt), self._near
+            )
+            self._speeds[most, batches] = found
+        return found
+
+    def doubt(self, prior: float) -> float:
+        """Standard error of ln(step seconds) where nothing near was measured."""
+        squares = sum(error * error for error in self.surprises)
+        return sqrt((DOUBT_WEIGHT * prior**2 + squares) / (DOUBT_WEIGHT + len(self.surprises)))

@@ -1,0 +1,202 @@
+"""What the peer schedulers share: a plan in the making, spreading over nodes, a job's past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ones.policies.forecast import tuned
+from ones.policies.model import (
+    Assignment,
+    Floats,
+    Ints,
+    Job,
+    JobId,
+    Outlook,
+    Placement,
+    Plan,
+    Problem,
+    Seconds,
+    Segment,
+)
+from ones.policies.placement import Room
+from ones.policies.shapes import shapes_by_size
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan in the making: what is settled, what is free, and whom the policy may still move."""
+
+    room: Room
+    open: list[Job]  # by submission
+    stays: list[Job]  # running, and not to be moved
+    assignments: dict[JobId, Assignment]
+    idle: dict[JobId, str]
+
+    @classmethod
+    def of(cls, problem: Problem) -> Draft:
+        draft = cls(Room.of(problem.nodes), [], [], {}, {})
+        usable = {node.name for node in problem.nodes if node.usable}
+        for job in sorted(problem.jobs, key=lambda job: (job.submitted, job.id)):
+            if job.placement is None and (job.fixed or not job.startable):
+                draft.idle[job.id] = job.fixed or "waits for a reason of its own"
+            elif job.placement is not None and (
+                job.fixed or not usable.issuperset(job.placement.nodes)
+            ):
+                draft.stays.append(job)
+                draft.give(job, job.placement, job.fixed or "stays", batch=job.batch)
+            else:
+                draft.open.append(job)
+        return draft
+
+    def give(
+        self, job: Job, placement: Placement, reason: str, *, batch: int | None = None
+    ) -> None:
+        self.room.take(placement)
+        self.assignments[job.id] = Assignment(placement, batch, reason)
+
+    def plan(self) -> Plan:
+        return Plan(self.assignments, self.idle)
+
+
+def accepted_sizes(job: Job) -> list[int]:
+    """The GPU counts the job can be given here, ascending."""
+    if job.uneven:
+        return list(job.sizes)
+    return sorted({shape.gpus for shape in job.shapes})
+
+
+def size_asked_for(job: Job) -> int | None:
+    """The size nearest to the job's own request, the smaller one first; None: it has none."""
+    sizes = accepted_sizes(job)
+    below = [size for size in sizes if size <= job.requested]
+    return below[-1] if below else next(iter(sizes), None)
+
+
+def find_nodes(room: Room, job: Job, gpus: int) -> Placement | None:
+    """Nodes for so many GPUs of one type: the emptiest first where any split will do."""
+    if not job.uneven:
+        return room.place_job(job, shapes_by_size(job.shapes).get(gpus, ()))
+    spreads = (emptiest_first(room, job, gpus, kind) for kind in kinds_of(room, job))
+    found = [placement for placement in spreads if placement is not None]
+    return min(found, key=lambda placement: len(placement.gpus_on), default=None)
+
+
+def emptiest_first(room: Room, job: Job, gpus: int, kind: str) -> Placement | None:
+    """So many GPUs from the node with the most free ones, then the next, on nodes of one type."""
+    free = room.free
+    hosts = [
+        node.name
+        for node in room.nodes
+        if node.gpu_type == kind and free.get(node.name, 0) and node.name in job.nodes
+    ]
+    given: dict[str, int] = {}
+    missing = gpus
+    for name in sorted(hosts, key=lambda name: -free[name]):
+        if missing == 0:
+            break
+        given[name] = min(missing, free[name])
+        missing -= given[name]
+    return Placement.of(given) if given and missing == 0 else None
+
+
+def kinds_of(room: Room, job: Job) -> list[str]:
+    """The GPU types of the nodes on which the job may run."""
+    return sorted({node.gpu_type for node in room.nodes if node.name in job.nodes})
+
+
+def rate(
+    job: Job, outlook: Outlook, kind: str, *, nodes: Ints, gpus: Ints
+) -> tuple[Floats, Floats]:
+    """Goodput with the best batch, as things are now, and that batch (Pollux §3.2).
+
+    In efficient samples a second; 0, with a batch of nan, where the job can't run like that.
+    """
+    noise = outlook.segments[0].noise if outlook.segments else None
+    now = replace(outlook, remaining=1.0, segments=(Segment(1.0, noise),))
+    best = tuned(job, now, kind, nodes=nodes, gpus=gpus)
+    with np.errstate(divide="ignore"):
+        goodput = 1.0 / best.seconds
+    return np.where(np.isfinite(goodput), goodput, 0.0), best.batch
+
+
+def batch_for(job: Job, outlook: Outlook, kind: str, placement: Placement) -> int | None:
+    """The batch of the largest goodput on this placement; B0 as long as nothing was measured.
+
+    None for a job that keeps its own batch, or would have to restart for another one.
+    """
+    if job.batches is None:
+        return None
+    if placement == job.placement and not job.batches.tunes:
+        return job.batch
+    gpus = np.array([placement.gpus])
+    least, most = job.batches.bounds(gpus)
+    if least[0] > most[0]:
+        return None
+    if outlook.points == 0:
+        return int(least[0])
+    nodes = np.array([len(placement.gpus_on)])
+    _, batch = rate(job, outlook, kind, nodes=nodes, gpus=gpus)
+    return int(min(max(batch[0], least[0]), most[0])) if np.isfinite(batch[0]) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a job has been through, as its placements from round to round tell."""
+
+    placement: Placement | None = None  # at the last round
+    starts: int = 0
+    largest: int = 0  # GPUs it has run on at most
+    service: float = 0.0  # GPU-seconds it has had
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.starts - 1)
+
+
+def look_back(problem: Problem, memory: object) -> dict[JobId, Past]:
+    """The past of each job of the problem, from what `remember` kept and what is seen now."""
+    kept = memory.get("past", {}) if isinstance(memory, dict) else {}
+    before = float(memory["at"]) if isinstance(memory, dict) and "at" in memory else problem.now
+    return {
+        job.id: _since(_read(kept.get(str(job.id))), job, seconds=problem.now - before)
+        for job in problem.jobs
+    }
+
+
+def remember(now: Seconds, past: Mapping[JobId, Past]) -> dict[str, Any]:
+    """What `look_back` needs next time, fit for JSON."""
+    return {
+        "at": now,
+        "past": {
+            str(id_): [
+                one.placement.gpus_on if one.placement else (),
+                one.starts,
+                one.largest,
+                one.service,
+            ]
+            for id_, one in past.items()
+        },
+    }
+
+
+def _since(past: Past, job: Job, *, seconds: Seconds) -> Past:
+    if job.placement is None:
+        return replace(past, placement=None)
+    return Past(
+        placement=job.placement,
+        starts=past.starts + (job.placement != past.placement),
+        largest=max(past.largest, job.placement.gpus),
+        service=past.service + seconds * job.placement.gpus,
+    )
+
+
+def _read(kept: Any) -> Past:
+    if kept is None:
+        return Past()
+    gpus_on, starts, largest, service = kept
+    placement = Placement.of({str(name): int(gpus) for name, gpus in gpus_on}) if gpus_on else None
+    return Past(placement, int(starts), int(largest), float(service))
