@@ -22,7 +22,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ones.daemon import munge, views
 from ones.daemon.controller import Controller
-from ones.daemon.wire import AGENT_PURPOSE, CTL_PURPOSE, LEASE_PURPOSE, NodeReport
+from ones.daemon.wire import (
+    AGENT_PURPOSE,
+    CTL_PURPOSE,
+    LEASE_PURPOSE,
+    Heard,
+    NodeReport,
+    Report,
+)
 
 log = logging.getLogger(__name__)
 MAX_BODY = 16 * 2**20
@@ -80,7 +87,13 @@ class Api:
         report = msgspec.json.decode(body, type=NodeReport)
         self._trusted_agent(request, AGENT_PURPOSE, report.node, body)
         self._controller.hear(report)
-        return _json({"ok": True})
+        leases = [
+            lease
+            for received in report.received
+            if isinstance(received.message, Report) and received.message.tunes
+            if (lease := self._controller.lease(received.message.job)) is not None
+        ]
+        return _json(Heard(leases=tuple(leases)))
 
     async def _lease(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]

@@ -139,10 +139,8 @@ class Controller:
             now=begun,
             nodes=reserve(nodes, jobs, waiting_plain_jobs(snapshot)),
             jobs=jobs,
-            observations=self._learning.observations(),
+            experience=self._learning.experience(),
             progress=self._learning.progress(),
-            finished=self._learning.finished(),
-            restarts=self._learning.restart_costs(),
             arrivals=self._records.arrivals(since=begun - ARRIVALS),
             priors=self.config.estimator.priors(),
         )

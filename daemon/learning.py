@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import asdict
+from typing import Any
 
 import msgspec
 
@@ -11,13 +13,16 @@ from ones.daemon.metrics import Metrics
 from ones.daemon.store import Store
 from ones.daemon.wire import Report
 from ones.estimator.assess import family_of
+from ones.estimator.experience import Experience, GradientReport
 from ones.estimator.progress import Finished, Progress
 from ones.estimator.restart import RestartCost
 from ones.estimator.speed import Observation
 from ones.policies.model import Batch, JobId
+from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
-MEMORY = 5000  # observations, finished jobs and restart costs that one round looks back on
+MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
+MOST_GRADIENTS = 1000  # rows that are kept of one job: one for each epoch and batch
 
 
 def fits(told: Told, record: JobRecord | None) -> bool:
@@ -42,6 +47,11 @@ class Learning:
         self._inbox = inbox
         self._metrics = metrics
         self._seen: dict[int, float] = {}
+        self._experience = self._remembered()
+
+    def experience(self) -> Experience:
+        """All that reports have taught: read from the database once, and added to ever since."""
+        return self._experience
 
     def take(self, snapshot: Snapshot) -> None:
         """Keep the new reports that fit what Slurm says."""
@@ -63,35 +73,54 @@ class Learning:
 
     def _keep(self, record: JobRecord, report: Report, at: float, snapshot: Snapshot) -> None:
         before = self.report(record)
-        row = {
+        held = sum(record.gpus_on.values())
+        types = {snapshot.nodes[node].gpu_type for node in record.gpus_on}
+        # A size that Slurm did not give is not believed; mixed types teach nothing of either.
+        believed = report.gpus == held and len(types) == 1
+        observation = _observation(record, report, types.pop()) if believed else None
+        gradient = _gradient(record, report) if believed else None
+        cost = None
+        with self._store.transaction():
+            self._store.put("reports", [self._row(record, report, at)])
+            # A run's first report comes before its first step: the cost comes in a later one.
+            told = before is not None and before.resumed_seconds is not None
+            if report.resumed_seconds is not None and not told:
+                cost = self._cost(record, report.resumed_seconds, at)
+            if observation is not None:
+                self._store.put("observations", [{"at": at, **asdict(observation)}])
+            if gradient is not None:
+                self._store.put("gradients", [{"at": at, **asdict(gradient)}])
+                self._store.write(
+                    "DELETE FROM gradients WHERE job = ?1 AND at <"
+                    " (SELECT at FROM gradients WHERE job = ?1 ORDER BY at DESC LIMIT 1 OFFSET ?2)",
+                    record.id,
+                    MOST_GRADIENTS - 1,
+                )
+        # Only what is on disk is in memory, too.
+        if observation is not None:
+            self._experience.observe(observation)
+        if gradient is not None:
+            self._experience.gradient(gradient)
+        if cost is not None:
+            self._experience.restart(cost)
+
+    def _row(self, record: JobRecord, report: Report, at: float) -> dict[str, object]:
+        row: dict[str, object] = {
             "job": record.id,
             "restarts": report.restarts,
             "at": at,
             "report": msgspec.json.encode(report).decode(),
         }
-        with self._store.transaction():
-            self._store.put("reports", [row])
-            # A run's first report comes before its first step: the cost comes in a later one.
-            told = before is not None and before.resumed_seconds is not None
-            if report.resumed_seconds is not None and not told:
-                self._cost(record, report.resumed_seconds, at)
-            held = sum(record.gpus_on.values())
-            types = {snapshot.nodes[node].gpu_type for node in record.gpus_on}
-            # A size that Slurm did not give is not believed; mixed types teach nothing of either.
-            if report.step_seconds and report.batch and report.gpus == held and len(types) == 1:
-                observed = {
-                    "at": at,
-                    "job": record.id,
-                    "family": family_of(record.user, record.name),
-                    "gpu_type": types.pop(),
-                    "nodes": len(record.gpus_on),
-                    "gpus": held,
-                    "batch": report.batch,
-                    "step_seconds": report.step_seconds,
-                }
-                self._store.put("observations", [observed])
+        # These outlast the reports that don't say them, such as a run's first.
+        if report.loss is not None:
+            kept = self._store.row("SELECT initial_loss FROM reports WHERE job = ?", record.id)
+            first = None if kept is None else kept["initial_loss"]
+            row |= {"loss": report.loss, "initial_loss": report.loss if first is None else first}
+        if report.accuracy is not None:
+            row["accuracy"] = report.accuracy
+        return row
 
-    def _cost(self, record: JobRecord, resumed_seconds: float, at: float) -> None:
+    def _cost(self, record: JobRecord, resumed_seconds: float, at: float) -> RestartCost | None:
         """A restart costs the gap between two runs and the start of the program."""
         gap = self._store.row(
             "SELECT b.started - a.ended AS gap FROM runs a JOIN runs b"
@@ -106,15 +135,17 @@ class Learning:
             record.restarts - 1,
         )
         if resized is None:
-            return  # a preempted job's wait is the plan's doing, not the price of a restart
+            return None  # a preempted job's wait is the plan's doing, not the price of a restart
         between = gap["gap"] if gap is not None and gap["gap"] is not None else 0.0
-        self._store.write(
-            "INSERT INTO restart_costs VALUES(?, ?, ?, ?)",
-            at,
-            record.id,
-            family_of(record.user, record.name),
-            max(0.0, between) + resumed_seconds,
+        cost = RestartCost(
+            job=JobId(record.id),
+            family=family_of(record.user, record.name),
+            seconds=max(0.0, between) + resumed_seconds,
         )
+        self._store.write(
+            "INSERT INTO restart_costs VALUES(?, ?, ?, ?)", at, cost.job, cost.family, cost.seconds
+        )
+        return cost
 
     def ready(self, record: JobRecord) -> bool:
         """Whether the job has said in this run that it is there and saves when asked."""
@@ -136,53 +167,59 @@ class Learning:
                 samples=float(report.samples),
                 total_samples=_number(report.total_samples),
                 epoch_samples=_number(report.epoch_samples),
+                loss=row["loss"],
+                initial_loss=row["initial_loss"],
+                accuracy=row["accuracy"],
             )
             for row in self._store.rows(
-                "SELECT job, report FROM reports"
+                "SELECT job, report, loss, initial_loss, accuracy FROM reports"
                 " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
             )
             for report in [msgspec.json.decode(row["report"], type=Report)]
         }
 
     def batches(self, record: JobRecord) -> tuple[int | None, Batch | None]:
-        """The batch a job runs with, and those it accepts where it says so."""
+        """The batch a job runs with, and those it accepts where it says so.
+
+        A job that takes another batch while it runs is taken to have it as soon as it is leased,
+        though it may have to end its epoch first: it isn't to be told twice.
+        """
         row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
         if row is None:
             return None, None
         report = msgspec.json.decode(row["report"], type=Report)
         if not (report.batch_submitted and report.batch_most and report.batch_most_per_gpu):
             return report.batch, None
-        return report.batch, Batch(
+        batches = Batch(
             submitted=report.batch_submitted,
             most=report.batch_most,
             most_per_gpu=report.batch_most_per_gpu,
+            initial=report.batch_submitted if _holds_submitted(record, report) else None,
+            tunes=report.tunes,
         )
+        return (self._leased(record) if report.tunes else None) or report.batch, batches
 
-    def observations(self) -> list[Observation]:
-        return [
-            Observation(
-                job=JobId(row["job"]),
-                family=row["family"],
-                gpu_type=row["gpu_type"],
-                nodes=row["nodes"],
-                gpus=row["gpus"],
-                batch=row["batch"],
-                step_seconds=row["step_seconds"],
+    def _leased(self, record: JobRecord) -> int | None:
+        """The batch that the plan has given to a running job, at the size that it has."""
+        row = self._store.row("SELECT gpus, batch FROM leases WHERE job = ?", record.id)
+        if row is None or row["gpus"] != sum(record.gpus_on.values()):
+            return None
+        return int(row["batch"]) if row["batch"] else None
+
+    def _remembered(self) -> Experience:
+        """What the database holds, oldest first."""
+        experience = Experience()
+        for row in self._latest("observations"):
+            experience.observe(Observation(**_without_time(row)))
+        for row in self._latest("gradients"):
+            experience.gradient(GradientReport(**_without_time(row)))
+        for row in self._latest("restart_costs"):
+            experience.restart(RestartCost(**_without_time(row)))
+        for row in self._latest("finished"):
+            experience.finish(
+                Finished(family=row["family"], total_samples=row["samples"], job=JobId(row["job"]))
             )
-            for row in self._latest("observations")
-        ]
-
-    def finished(self) -> list[Finished]:
-        return [
-            Finished(family=row["family"], total_samples=row["samples"])
-            for row in self._latest("finished")
-        ]
-
-    def restart_costs(self) -> list[RestartCost]:
-        return [
-            RestartCost(job=JobId(row["job"]), family=row["family"], seconds=row["seconds"])
-            for row in self._latest("restart_costs")
-        ]
+        return experience
 
     def _latest(self, table: str) -> list[sqlite3.Row]:
         """The newest rows of a table, oldest first."""
@@ -194,14 +231,67 @@ class Learning:
         row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
         if row is None or record.state != "COMPLETED":
             return
-        samples = float(msgspec.json.decode(row["report"], type=Report).samples)
+        done = Finished(
+            family=family_of(record.user, record.name),
+            total_samples=float(msgspec.json.decode(row["report"], type=Report).samples),
+            job=JobId(record.id),
+        )
         finished = {
             "job": record.id,
             "at": at,
-            "family": family_of(record.user, record.name),
-            "samples": samples,
+            "family": done.family,
+            "samples": done.total_samples,
         }
         self._store.put("finished", [finished])
+        self._experience.finish(done)
+
+
+def _observation(record: JobRecord, report: Report, gpu_type: str) -> Observation | None:
+    """The speed that a report tells of, on one type of GPUs."""
+    if not (report.step_seconds and report.batch and report.gpus):
+        return None
+    return Observation(
+        job=JobId(record.id),
+        family=family_of(record.user, record.name),
+        gpu_type=gpu_type,
+        nodes=len(record.gpus_on),
+        gpus=report.gpus,
+        batch=report.batch,
+        passes=report.passes or 1,
+        step_seconds=report.step_seconds,
+        sync_seconds=report.sync_seconds,
+    )
+
+
+def _gradient(record: JobRecord, report: Report) -> GradientReport | None:
+    """The gradient noise that a report tells of."""
+    if report.grad_sqr is None or report.grad_var is None:
+        return None
+    if report.epoch is None or not report.batch:
+        return None
+    return GradientReport(
+        job=JobId(record.id),
+        family=family_of(record.user, record.name),
+        epochs=int(report.epoch),
+        batch=report.batch,
+        sqr=report.grad_sqr,
+        var=report.grad_var,
+    )
+
+
+def _holds_submitted(record: JobRecord, report: Report) -> bool:
+    """Whether the batch that a job was written for fits in the fewest GPUs that it accepts.
+
+    Where it doesn't, a smaller batch must be let pass, or the job could not run there at all.
+    """
+    mark = Mark.parse(record.admin_comment)
+    if mark is None or not report.batch_submitted or not report.batch_most_per_gpu:
+        return False
+    return report.batch_submitted <= mark.sizes.least * report.batch_most_per_gpu
+
+
+def _without_time(row: sqlite3.Row) -> dict[str, Any]:
+    return {name: row[name] for name in row.keys() if name != "at"}  # noqa: SIM118 (its values)
 
 
 def _number(count: int | None) -> float | None:

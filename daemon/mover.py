@@ -54,7 +54,15 @@ class Mover:
         return [MoveRecord.from_json(row["record"]) for row in rows]
 
     def begin(self, move: Move, job: Job, record: JobRecord) -> None:
-        """Write a move into the journal; the next tick takes its first step."""
+        """Write a move into the journal; the next tick takes its first step.
+
+        A new batch alone needs no steps: the job reads it from its lease by itself.
+        """
+        if move.kind == "tune":
+            assert move.target is not None, "a tune is of a job that runs"
+            self._lease(job, move.target, move.batch)
+            log.info("job %d: to take batch %s: %s", record.id, move.batch, move.reason)
+            return
         now = self._clock()
         with self._store.transaction():
             number = self._store.write(

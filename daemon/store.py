@@ -55,6 +55,17 @@ _MIGRATIONS = (
     CREATE INDEX decisions_by_job ON decisions(job, round);
     CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE gradients(
+        at REAL NOT NULL, job INTEGER NOT NULL, family TEXT NOT NULL, epochs INTEGER NOT NULL,
+        batch INTEGER NOT NULL, sqr REAL NOT NULL, var REAL NOT NULL,
+        PRIMARY KEY(job, epochs, batch));
+    ALTER TABLE observations ADD COLUMN passes INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE observations ADD COLUMN sync_seconds REAL;
+    ALTER TABLE reports ADD COLUMN initial_loss REAL;
+    ALTER TABLE reports ADD COLUMN loss REAL;
+    ALTER TABLE reports ADD COLUMN accuracy REAL;
+    """,
 )
 
 
@@ -148,7 +159,7 @@ class Store:
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
             for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
-            for table in ("observations", "restart_costs", "rounds", "finished"):
+            for table in ("observations", "gradients", "restart_costs", "rounds", "finished"):
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
             self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
             self.write("DELETE FROM jobs WHERE ended < ?", before)

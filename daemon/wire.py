@@ -13,6 +13,7 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 StepSeconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+Measure = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
@@ -26,7 +27,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="rep
     loss: float | None = None
     accuracy: float | None = None
     step_seconds: StepSeconds | None = None  # mean since the last report
+    sync_seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] | None = None
+    """What of a step is only waiting for other GPUs' gradients."""
     batch: Count | None = None  # global batch those steps had
+    passes: Annotated[int, msgspec.Meta(ge=1, le=10**6)] | None = None  # of a step, one after other
+    grad_sqr: Measure | None = None  # squared norm of the gradient (Pollux §3.1) ...
+    grad_var: Measure | None = None  # ... and its variance at the batch `batch_submitted`
     gpus: GpuCount | None = None  # size those steps ran at
     total_samples: Count | None = None  # declared length of the whole job
     epoch_samples: Count | None = None
@@ -36,6 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="rep
     resumed_seconds: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     """Seconds from the process's start to its first step in this run (part of a restart's cost)."""
     checkpoints: bool = True  # whether it saves on the checkpoint signal
+    tunes: bool = False  # whether it takes another batch while it runs, from the agent's answer
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="checkpoint"):
@@ -91,6 +98,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
     batch: int | None = None
     checkpoint_signal: str = "USR1"
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """onesd's answer to a node's report: the leases of the jobs there that may change while they
+    run. They go with every answer, so that a lost one costs nothing."""
+
+    ok: bool = True
+    leases: tuple[Lease, ...] = ()
 
 
 AGENT_PURPOSE = "ones-agent-report"

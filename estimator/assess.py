@@ -15,17 +15,16 @@ Nothing here reads a clock or a file; `now` is the caller's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
 from ones.estimator.experience import Experience
 from ones.estimator.noise import segments
-from ones.estimator.progress import Finished, Prediction, Progress, believable
+from ones.estimator.progress import Prediction, Progress, believable
 from ones.estimator.records import Records
-from ones.estimator.restart import RestartCost
-from ones.estimator.speed import DOUBT, AssumedSpeed, LearntSpeed, Observation
+from ones.estimator.speed import DOUBT, AssumedSpeed, LearntSpeed
 from ones.policies.forecast import by_name, type_of
 from ones.policies.model import Job, JobId, Node, Outlook, Problem, Seconds, Segment
 
@@ -63,29 +62,19 @@ def assess(
     now: Seconds,
     nodes: Sequence[Node],
     jobs: Sequence[Job],
-    experience: Experience | None = None,
-    observations: Sequence[Observation] = (),
+    experience: Experience,
     progress: Mapping[JobId, Progress] | None = None,
-    finished: Sequence[Finished] = (),
-    restarts: Sequence[RestartCost] = (),
     arrivals: Sequence[Seconds] = (),
     priors: Priors | None = None,
     knowledge: Knowledge | None = None,
 ) -> Problem:
     """The round's problem: every job with its outlook."""
     priors, knowledge = priors or Priors(), knowledge or Knowledge()
-    if experience is None:
-        experience = Experience()
-        for one in observations:
-            experience.observe(one)
-        for done in finished:
-            experience.finish(done)
-        for cost in restarts:
-            experience.restart(cost)
     told = {job: believable(one) for job, one in (progress or {}).items()}
     for report in told.values():
         experience.progress(report)
-    sources = _Sources(experience, knowledge, priors, by_name(nodes))
+    per_node = max((node.gpus for node in nodes), default=1)
+    sources = _Sources(experience, knowledge, priors, by_name(nodes), max(per_node, 1))
     known = [_known(job, told.get(job.id), sources) for job in jobs]
     typical = _typical_seconds(known, priors)
     recent = [at for at in arrivals if now - priors.arrival_window < at <= now]
@@ -106,6 +95,16 @@ class _Sources:
     knowledge: Knowledge
     priors: Priors
     nodes: Mapping[str, Node]
+    per_node: int  # GPUs of the largest node
+    kinds: dict[frozenset[str], str] = field(default_factory=dict)
+
+    def kind(self, nodes: frozenset[str]) -> str:
+        """The GPU type of the first of these nodes."""
+        found = self.kinds.get(nodes)
+        if found is None:
+            first = min((name for name in nodes if name in self.nodes), default="")
+            found = self.kinds[nodes] = self.nodes[first].gpu_type if first else ""
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +122,11 @@ class _Known:
 
 
 def _known(job: Job, told: Progress | None, sources: _Sources) -> _Known:
-    experience, kinds = sources.experience, sources.nodes
+    experience = sources.experience
     family = family_of(job.user, job.name) if sources.knowledge.families else None
     records = experience.of_job(job.id) if family is None else experience.of_family(family)
-    if job.placement is not None:
-        kind = type_of(job.placement, kinds)
-    else:
-        kind = next((kinds[name].gpu_type for name in sorted(job.nodes) if name in kinds), "")
+    held = job.placement
+    kind = sources.kind(job.nodes) if held is None else type_of(held, sources.nodes)
     return _Known(
         job=job,
         family=family,
@@ -166,7 +163,7 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         points=len(one.records),
         batch=one.batch,
         segments=_segments(one, experience, prediction),
-        speed_error=_speed_error(one, speed),
+        speed_error=_speed_error(one, speed, sources.per_node),
     )
 
 
@@ -185,16 +182,15 @@ def _segments(one: _Known, experience: Experience, found: Prediction) -> tuple[S
     )
 
 
-def _speed_error(one: _Known, speed: LearntSpeed | AssumedSpeed) -> float:
+def _speed_error(one: _Known, speed: LearntSpeed | AssumedSpeed, per_node: int) -> float:
+    """Where the job runs; where it waits, at its requested size on as few nodes as there are."""
     job = one.job
     if isinstance(speed, AssumedSpeed):
         return 2.0 * DOUBT
     batch = float(job.batch or (job.batches.submitted if job.batches else one.batch))
     if job.placement is not None:
         return speed.error(one.kind, len(job.placement.gpus_on), job.placement.gpus, batch)
-    shape = min(job.shapes, key=lambda shape: abs(shape.gpus - job.requested), default=None)
-    nodes = shape.nodes if shape else 1
-    return speed.error(one.kind, nodes, shape.gpus if shape else job.requested, batch)
+    return speed.error(one.kind, -(-job.requested // per_node), job.requested, batch)
 
 
 def _typical_seconds(known: Sequence[_Known], priors: Priors) -> Seconds:

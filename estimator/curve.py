@@ -223,11 +223,12 @@ class _Fit:
         small = 0.01 * np.diag([0, 0, 1.0, 2.0, 1.0, 2.0])
         matrix = np.concatenate([rows, [share], small])
         found, _ = nnls(matrix, np.concatenate([goals, np.zeros(7)]))
-        return Terms(*(float(value) * self.unit for value in found), 1.2)
+        a_c, b_c, a_r, b_r, a_n, b_n = (float(value) * self.unit for value in found)
+        return Terms(a_c, b_c, a_r, b_r, a_n, b_n, 1.2)
 
     def _vector(self, terms: Terms) -> Floats:
-        values = (terms.alpha_c, terms.beta_c, terms.alpha_r, terms.beta_r)
-        values += (terms.alpha_n, terms.beta_n)
+        network = [terms.alpha_r, terms.beta_r, terms.alpha_n, terms.beta_n]
+        values = [terms.alpha_c, terms.beta_c, *network]
         # Where the search may move a parameter it must not start where the slope has vanished.
         least = np.array([1e-3, 1e-3 / self.typical_local, 1e-3, 1e-4, 1e-3, 1e-4])
         scaled = np.array(values) / self.unit
@@ -235,8 +236,9 @@ class _Fit:
         return np.append(np.log(scaled), min(max(terms.gamma, 1.0), 10.0))
 
     def _terms(self, vector: Floats) -> Terms:
-        values = [float(value) for value in np.exp(vector[:OVERLAP]) * self.unit]
-        found = Terms(*values, float(vector[OVERLAP]))
+        values = (float(value) for value in np.exp(vector[:OVERLAP]) * self.unit)
+        a_c, b_c, a_r, b_r, a_n, b_n = values
+        found = Terms(a_c, b_c, a_r, b_r, a_n, b_n, float(vector[OVERLAP]))
         seen, like = self.free, self.like
         if not seen[2] and not seen[4]:
             network = like or Terms(0.0, 0.0)

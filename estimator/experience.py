@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from math import exp, isfinite, log
 from statistics import median
 from typing import TypeVar
 
 from ones.estimator.noise import GradientReport
-from ones.estimator.progress import Finished, Misses, Prediction, Progress, foretold, unknown
+from ones.estimator.progress import (
+    LARGEST,
+    Finished,
+    Misses,
+    Prediction,
+    Progress,
+    foretold,
+    unknown,
+)
 from ones.estimator.records import Records
-from ones.estimator.restart import RestartCost
+from ones.estimator.regression import Logged, Regression
+from ones.estimator.restart import RECENT, RestartCost
 from ones.estimator.speed import Observation
 from ones.policies.model import JobId, Seconds
 
@@ -19,7 +29,6 @@ __all__ = ["Experience", "GradientReport"]
 
 JOBS = 10_000  # whose own records are kept; the one longest silent goes first
 FAMILIES = 5_000
-RESTARTS = 5
 FOUND_AGAIN = 1.2  # type factors are taken anew once so many times as many points are known
 ROUNDING = 0.02  # ln of a ratio
 DECLARED_SPREAD = 0.05
@@ -32,14 +41,15 @@ class Experience:
     def __init__(self) -> None:
         self._families: dict[str, Records] = {}
         self._jobs: dict[JobId, Records] = {}
-        self._restarts: deque[Seconds] = deque(maxlen=RESTARTS)
+        self._restarts: deque[Seconds] = deque(maxlen=RECENT)
         self._factors: dict[str, float] = {}
         self._factors_of: tuple[int, int] = (0, 0)
         self._types: set[str] = set()
         self._points = 0
-        self._progress: dict[JobId, Progress] = {}
-        self.declared = Misses(DECLARED_SPREAD, 5.0)
-        self.by_family = Misses(FAMILY_SPREAD, 2.0)
+        self._logged: dict[JobId, Logged] = {}
+        self.regression = Regression()
+        self.declared = Misses(DECLARED_SPREAD)
+        self.by_family = Misses(FAMILY_SPREAD)
 
     def observe(self, one: Observation) -> None:
         if not one.sound:
@@ -57,22 +67,35 @@ class Experience:
 
     def progress(self, told: Progress) -> None:
         """A job's last word, already made believable."""
-        self._progress.pop(told.job, None)
-        self._progress[told.job] = told
-        if len(self._progress) > JOBS:
-            del self._progress[next(iter(self._progress))]
+        logged = self._logged.get(told.job)
+        if logged is None:
+            logged = self._logged[told.job] = Logged()
+            if len(self._logged) > JOBS:
+                del self._logged[next(iter(self._logged))]
+        logged.add(told)
 
     def finish(self, done: Finished) -> None:
+        """A job has run to its end. What it alone has told ends with it, if it is named."""
         length = done.total_samples
-        if not isfinite(length) or length <= 0:
+        if done.job is not None:
+            self._jobs.pop(done.job, None)
+        logged = None if done.job is None else self._logged.pop(done.job, None)
+        if not isfinite(length) or not 0 < length <= LARGEST:
             return
         lengths = self.of_family(done.family).lengths
+        if logged is not None:
+            if logged.last is not None and logged.last.total_samples:
+                self.declared.add(length, logged.last.total_samples)
+            if (track := logged.track()) is not None:
+                self.regression.finish(track, length, newcomer=not lengths)
         if lengths:
-            self.by_family.add(length, lengths[-1])
+            self.by_family.add(length, _usual(lengths))
         lengths.append(length)
-        told = None if done.job is None else self._progress.pop(done.job, None)
-        if told is not None and told.total_samples:
-            self.declared.add(length, told.total_samples)
+
+    def forget_jobs(self) -> None:
+        """Keep families only: the ids of jobs to come may be those of jobs that were."""
+        self._jobs.clear()
+        self._logged.clear()
 
     def restart(self, cost: RestartCost) -> None:
         if not isfinite(cost.seconds) or cost.seconds < 0:
@@ -107,7 +130,7 @@ class Experience:
         told = told or Progress(job=JobId(0))
         if declared and told.total_samples:
             total = max(told.total_samples, told.samples)
-            found = foretold(told, total, self.declared.spread)
+            found = foretold(told, total, self.declared)
             return Prediction(
                 processed=told.samples,
                 total=total,
@@ -117,8 +140,14 @@ class Experience:
             )
         lengths = self.of_family(family).lengths if family is not None else ()
         if lengths:
-            return foretold(told, lengths[-1], self.by_family.spread)
-        return unknown(told)
+            return foretold(told, _usual(lengths), self.by_family)
+        if family is None:
+            return unknown(told)
+        # Nobody of the family has ended: each is as long as the one that got furthest may be, so
+        # that of several alike the one nearest its end stays ahead of the others.
+        records = self.of_family(family)
+        records.furthest = max(records.furthest, told.samples)
+        return self.regression.predict(told) or unknown(told, records.furthest)
 
     def type_factors(self) -> dict[str, float]:
         """Seconds per step of each GPU type relative to the best known one, over all families.
@@ -154,6 +183,11 @@ class Experience:
         return {
             kind: exp(round(log(median(r)) / ROUNDING) * ROUNDING) for kind, r in ratios.items()
         }
+
+
+def _usual(lengths: Sequence[float]) -> float:
+    """The length of the next job like these: few jobs back, since users change their minds."""
+    return median(lengths)
 
 
 def _kept(records: dict[Key, Records], key: Key, most: int) -> Records:

@@ -8,7 +8,7 @@ measured with, so reports are kept by epoch and batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, log
+from math import inf, isfinite, log
 
 import numpy as np
 
@@ -17,8 +17,13 @@ from ones.policies.model import Floats, JobId, Segment
 EPOCHS = 4096  # of a run that are told apart
 BATCHES = 16  # of an epoch that are kept
 SEGMENTS = 6
+BATCH_POINTS = 6  # at which the noise of a segment is told
 SAME = 0.02  # ln of a ratio: a report this close to the last one changes nothing
 LARGEST = 1e30
+FARTHEST = 1e9  # epochs
+NO_MEAN = 1e-30
+REFERENCES = 64  # batches B0 for which sums are kept
+LEAST = 1e-9  # of B0: phi is told in logarithms, so it isn't nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,7 @@ class Noise:
         self._batches = np.full((0, BATCHES), np.inf)  # logarithms; inf: nothing there
         self._ratios = np.full((0, BATCHES), np.inf)
         self._next: list[int] = []
-        self._paths: dict[tuple[float, float], tuple[int, Floats]] = {}
+        self._paths: dict[float, tuple[int, Paths]] = {}
 
     def add(self, report: GradientReport) -> None:
         """Take a sound report in."""
@@ -82,30 +87,63 @@ class Noise:
         self._ratios[epoch, slot] = ratio
         self.version += 1
 
-    def path(self, batch: float, reference: float) -> Floats | None:
-        """[E + 1] sum of 1 / (phi + B0) up to each epoch, as measured with batches like this one.
+    def paths(self, reference: float) -> Paths | None:
+        """What every epoch adds, at some batch sizes over the range in which it was measured.
 
         An epoch that nobody reported is as the one before it. None where nothing is known.
         """
-        key = (batch, reference)
-        kept = self._paths.get(key)
+        kept = self._paths.get(reference)
         if kept is not None and kept[0] == self.version:
             return kept[1]
         known = np.flatnonzero(np.isfinite(self._batches[:, 0]))
         if not len(known):
             return None
-        rows = np.arange(known[-1] + 1)
-        before = np.zeros(len(rows), dtype=np.int64)
+        measured = self._batches[np.isfinite(self._batches)]
+        low, high = float(measured.min()), float(measured.max())
+        count = min(BATCH_POINTS, 1 + int((high - low) / log(2.0)))
+        batches = np.linspace(low, high, count)
+        before = np.zeros(known[-1] + 1, dtype=np.int64)
         before[known] = known
         before = np.maximum.accumulate(before)
         before[: known[0]] = known[0]
-        apart = np.abs(self._batches[before] - log(batch))
-        ratios = self._ratios[before, apart.argmin(axis=1)]
-        path = np.concatenate([[0.0], np.cumsum(1.0 / (reference * ratios + reference))])
-        if len(self._paths) >= 256:
+        nearest = np.abs(self._batches[before] - batches[:, None, None]).argmin(axis=2)
+        ratios = self._ratios[before, nearest]
+        each = 1.0 / (reference * ratios + reference)
+        sums = np.concatenate([np.zeros((count, 1)), np.cumsum(each, axis=1)], axis=1)
+        found = Paths(tuple(np.exp(batches).tolist()), sums)
+        if len(self._paths) >= REFERENCES:
             self._paths.clear()
-        self._paths[key] = (self.version, path)
-        return path
+        self._paths[reference] = (self.version, found)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """[M, E + 1] sums of 1 / (phi + B0) over the epochs, at each of M batch sizes, ascending."""
+
+    batches: tuple[float, ...]
+    sums: Floats
+
+    @property
+    def reached(self) -> int:
+        """The last epoch of which anything is known."""
+        return len(self.sums[0]) - 2
+
+    def nearest(self, batch: float) -> int:
+        """Which of the batch sizes is the closest to this one."""
+        apart = [abs(log(size / batch)) for size in self.batches]
+        return apart.index(min(apart))
+
+    def means(self, at: Floats) -> Floats:
+        """[M, K] between K + 1 points in epochs; beyond the last epoch as in it."""
+        end = self.sums.shape[1] - 1
+        inside = np.minimum(at, end)
+        epoch = np.minimum(inside.astype(np.int64), end - 1)
+        left, right = self.sums[:, epoch], self.sums[:, epoch + 1]
+        last = self.sums[:, -1:] - self.sums[:, -2:-1]
+        total = left + (inside - epoch) * (right - left) + (at - inside) * last
+        lengths = np.maximum(at[1:] - at[:-1], 1e-12)
+        return np.asarray((total[:, 1:] - total[:, :-1]) / lengths)
 
 
 def segments(
@@ -126,33 +164,38 @@ def segments(
     sample is 1 + (B - B0) / (phi + B0), so 1 / (phi + B0) is averaged.
     """
     last = own.last
-    path = family.path(batch, reference)
-    if path is None and last is None:
-        return ()
+    paths = family.paths(reference)
     mine = None if last is None else _noise(1.0 / (reference * last.ratio + reference), reference)
-    if epoch_samples is None or path is None:
-        return (Segment(remaining, mine),)
+    if epoch_samples is None or paths is None:
+        return () if last is None else (Segment(remaining, mine),)
     to_go = remaining / epoch_samples
     first = min(max(1.0 - epochs % 1.0, 0.5), to_go)
     cuts = [0.0, first]
     if to_go > first:
         parts = min(SEGMENTS - 1, max(1, round(to_go - first)))
         cuts += [first + (to_go - first) * (k + 1) / parts for k in range(parts)]
-    ends = np.array(cuts)
-    at = np.minimum(epochs + ends, 1e9)
-    reached = len(path) - 1
-    total = np.interp(at, np.arange(len(path)), path)
-    beyond = np.maximum(at - reached, 0.0)
-    total = total + beyond * (path[-1] - path[-2])
-    lengths = np.maximum(np.diff(ends), 1e-12)
-    means = np.diff(total) / lengths
-    found = []
-    for k, (length, mean) in enumerate(zip(lengths, means, strict=True)):
-        noise = mine if k == 0 and last is not None else _noise(float(mean), reference)
-        found.append(Segment(float(length) * epoch_samples, noise))
+    at = np.minimum(epochs + np.array(cuts), FARTHEST)
+    noise = _noises(paths.means(at), reference).T.tolist()  # [K][M]
+    nearest = paths.nearest(batch)
+    found: list[Segment] = []
+    for begin, end, row in zip(cuts, cuts[1:], noise, strict=False):
+        samples = (end - begin) * epoch_samples
+        if not found and last is not None and paths.reached <= int(epochs):
+            found.append(Segment(samples, mine))
+            continue
+        noise_at = tuple(zip(paths.batches, row, strict=True))
+        if inf in row:
+            noise_at = tuple(pair for pair in noise_at if pair[1] < inf)
+        found.append(Segment(samples, row[nearest] if row[nearest] < inf else None, noise_at))
     return tuple(found)
+
+
+def _noises(means: Floats, reference: float) -> Floats:
+    """phi of means of 1 / (phi + B0); infinite where every sample counts fully."""
+    phi = 1.0 / np.maximum(means, NO_MEAN) - reference
+    return np.where(means > NO_MEAN, np.maximum(phi, LEAST * reference), inf)
 
 
 def _noise(mean: float, reference: float) -> float | None:
     """phi of a mean of 1 / (phi + B0); None where every sample counts fully."""
-    return max(1.0 / mean - reference, 0.0) if mean > 1e-30 else None
+    return max(1.0 / mean - reference, LEAST * reference) if mean > NO_MEAN else None

@@ -8,18 +8,22 @@ How sure each source is, is learnt from how well it foretold the jobs that finis
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, sqrt
-
-from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+from statistics import NormalDist
 
 from ones.policies.model import JobId
 
-LEAST_EPOCHS = 10.0  # of a job that says nothing of its length
+LEAST_EPOCHS = 3.0  # of a job that says nothing of its length
 LARGEST = 1e18  # samples beyond which a report is not believed
+RECENT = 100  # misses that count
+PRIOR_MISSES = 2.0  # weight of the prior spread, in misses
+LEAST_SPREAD = 0.1
 FAR = 3.0  # ln of a ratio: a prediction that missed by more counts as so much
 NEVER_NOTHING = 1e-3  # of the total: a job that is still there has that much left to do
+OUTLASTED = 0.1  # of the spread that a job far beyond its expected length still has to do
+LEAST_SHARE = 1e-4
+NORMAL = NormalDist()
 STRONGEST = 1e5  # alpha + beta
 
 
@@ -70,9 +74,12 @@ class Prediction:
 class Misses:
     """How far predictions of one kind were off, as the spread of ln(real / foretold)."""
 
-    def __init__(self, spread: float, weight: float) -> None:
-        self._prior = spread, weight
-        self._squares: deque[float] = deque(maxlen=100)
+    def __init__(self, spread: float) -> None:
+        self._prior = spread
+        self._squares: deque[float] = deque(maxlen=RECENT)
+
+    def __len__(self) -> int:
+        return len(self._squares)
 
     def add(self, real: float, foretold: float) -> None:
         if real > 0 and foretold > 0:
@@ -80,8 +87,17 @@ class Misses:
 
     @property
     def spread(self) -> float:
-        spread, weight = self._prior
-        return sqrt((weight * spread**2 + sum(self._squares)) / (weight + len(self._squares)))
+        """What is to be expected of the next one, in all honesty."""
+        return self._mixed(self._prior, PRIOR_MISSES)
+
+    @property
+    def shown(self) -> float:
+        """What the misses themselves show: little as long as there is none."""
+        return self._mixed(LEAST_SPREAD, 1.0)
+
+    def _mixed(self, prior: float, weight: float) -> float:
+        total = weight * prior**2 + sum(self._squares)
+        return sqrt(total / (weight + len(self._squares)))
 
 
 def believable(told: Progress) -> Progress:
@@ -106,53 +122,58 @@ def _positive(value: float | None) -> float | None:
     return found if found is not None and found > 0 else None
 
 
-def foretold(told: Progress, total: float, spread: float) -> Prediction:
-    """A job that is expected to take `total` samples, give or take `spread` in ln.
+def foretold(told: Progress, total: float, misses: Misses) -> Prediction:
+    """A job that was expected to take `total` samples when it began.
 
-    The length is log-normal, known to be more than what is done; alpha and beta have the mean and
-    the variance that done / length then has.
+    The length is log-normal and known to be more than what is done, so the expectation (the median)
+    grows with a job that outlasts it. It moves by the spread that misses have shown; alpha and beta
+    are as wide as is honest.
     """
-    done = told.samples
-    total = max(total, 1e-300)
+    done, spread = told.samples, misses.shown
     if done > 0:
-        passed = float(ndtr(log(done / total) / spread))
-        if passed > 1 - 1e-9:  # far beyond what was expected: some of the spread is left to do
-            total = done * exp(0.1 * spread)
+        passed = NORMAL.cdf(log(done / total) / spread)
+        if passed > 1.0 - 1e-9:
+            total = done * exp(spread * OUTLASTED)
         elif passed > 1e-9:
-            total = max(total * exp(spread * float(ndtri((1 + passed) / 2))), done)
-    alpha, beta = _beta(done, total, spread)
+            total = max(total * exp(spread * NORMAL.inv_cdf((1.0 + passed) / 2.0)), done)
+    alpha, beta = _beta(done, total, misses.spread)
     return Prediction(
         processed=done, total=total, alpha=alpha, beta=beta, epochs=told.epochs or 0.0
     )
 
 
 def _beta(done: float, total: float, spread: float) -> tuple[float, float]:
-    mean = min(max(done / total, 1e-6), 1.0 - NEVER_NOTHING)
+    mean = min(max(done / total, LEAST_SHARE), 1.0 - NEVER_NOTHING)
     # Near the end the length can only be longer, by no more than is still thought to be left.
     deviation = min(mean * spread, 1.0 - mean)
-    strength = mean * (1.0 - mean) / max(deviation, 1e-9) ** 2 - 1.0
+    return single_peaked(mean, mean * (1.0 - mean) / max(deviation, 1e-9) ** 2 - 1.0)
+
+
+def single_peaked(mean: float, strength: float) -> tuple[float, float]:
+    """alpha and beta of that mean and sum, the sum raised until both are 1 at least (ONES §4.1).
+
+    Below 1 the density has a horn at an end, and what is drawn from it has no bounds.
+    """
+    mean = min(max(mean, LEAST_SHARE), 1.0 - LEAST_SHARE)
     strength = min(max(strength, 1.0 / min(mean, 1.0 - mean)), STRONGEST)
     return mean * strength, (1.0 - mean) * strength
 
 
-def unknown(told: Progress) -> Prediction | None:
-    """Half way through, and so anywhere: the cold start. None where nothing is done either."""
+def unknown(told: Progress, furthest: float = 0.0) -> Prediction | None:
+    """Half way through, and so anywhere: the cold start. None where nothing is done either.
+
+    `furthest` is what another job like it has done so far.
+    """
     done, epoch = told.samples, told.epoch_samples
-    total = max(2.0 * done, LEAST_EPOCHS * epoch if epoch else 0.0)
+    total = max(2.0 * max(done, furthest), LEAST_EPOCHS * epoch if epoch else 0.0)
     if total <= 0:
         return None
-    share = done / total
-    strength = 2.0 + (told.epochs or 0.0)
+    alpha, beta = single_peaked(done / total, 0.0)
     return Prediction(
         processed=done,
         total=total,
-        alpha=1.0 + strength * share,
-        beta=1.0 + strength * (1.0 - share),
+        alpha=alpha,
+        beta=beta,
         epochs=told.epochs or 0.0,
         guessed=True,
     )
-
-
-def lengths_known(lengths: Sequence[float]) -> float | None:
-    """What a family's finished jobs tell of the next one's length."""
-    return lengths[-1] if lengths else None

@@ -11,13 +11,13 @@ import numpy as np
 
 from ones.estimator.curve import Point, Terms, fit
 from ones.estimator.noise import Noise
+from ones.estimator.restart import RECENT
 from ones.estimator.speed import DOUBT, DOUBT_WEIGHT, LearntSpeed, Near, Observation
 from ones.policies.model import Batch, Seconds
 
 POINTS = 256  # configurations that are kept; the one longest unseen goes first
 REPEATS = 9  # reports of one configuration that its median is taken of
-LENGTHS = 20  # finished jobs
-RESTARTS = 5
+LENGTHS = 5  # finished jobs, the last ones
 JITTER = 0.02  # ln of a ratio: medians that move less than this are the same
 ENOUGH_ERROR = 0.04  # ln of a ratio: beyond this the curve is fitted again
 ENOUGH_MORE = 1.5  # as many points: likewise
@@ -41,7 +41,8 @@ class Records:
     def __init__(self) -> None:
         self.noise = Noise()
         self.lengths: deque[float] = deque(maxlen=LENGTHS)  # samples of finished jobs
-        self.restarts: deque[Seconds] = deque(maxlen=RESTARTS)
+        self.furthest = 0.0  # samples that any job has done, finished or not
+        self.restarts: deque[Seconds] = deque(maxlen=RECENT)
         self.batch: float | None = None  # global, of the last observation
         self.version = 0  # of the points
         self.surprises: deque[float] = deque(maxlen=SURPRISES)

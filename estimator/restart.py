@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from ones.policies.model import JobId, Seconds
 
-RECENT = 5
+RECENT = 5  # restarts of which the median is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +16,3 @@ class RestartCost:
     job: JobId
     family: str
     seconds: Seconds
-
-
-def restart_cost(
-    job: JobId, family: str, measured: Sequence[RestartCost], *, prior: Seconds
-) -> Seconds:
-    """The median of the job's own last restarts, else its family's, else all, else the prior."""
-    for mine in (
-        [one.seconds for one in measured if one.job == job],
-        [one.seconds for one in measured if one.family == family],
-        [one.seconds for one in measured],
-    ):
-        if mine:
-            return median(mine[-RECENT:])
-    return prior

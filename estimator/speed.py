@@ -81,6 +81,7 @@ class LearntSpeed:
     batches: Batch | None = None  # how a global batch is split; None: evenly, in one pass
     doubt: float = DOUBT  # of the curve where nothing was measured
     near: dict[str, Near] = field(default_factory=dict, repr=False)  # may be shared; fills itself
+    _errors: dict[tuple[str, int, int, float], float] = field(default_factory=dict, repr=False)
     _answers: dict[tuple[object, ...], Floats] = field(default_factory=dict, repr=False)
 
     def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
@@ -105,7 +106,7 @@ class LearntSpeed:
         if self.batches is None:
             local, passes = batch / size, np.ones(())
         else:
-            local, passes = self.batches.split(batch, size)  # type: ignore[arg-type]
+            local, passes = self.batches.split(batch, size)
         seconds = self.terms[kind].seconds(spread, size, local, passes)
         return np.asarray(scale * seconds * self._nearby(kind).correction(spread, size, local))
 
@@ -125,12 +126,20 @@ class LearntSpeed:
 
     def error(self, gpu_type: str, nodes: int, gpus: int, batch: float) -> float:
         """Standard error of ln(step seconds) there: less the nearer it was measured."""
+        key = (gpu_type, nodes, gpus, batch)
+        found = self._errors.get(key)
+        if found is None:
+            if len(self._errors) >= ANSWERS:
+                self._errors.clear()
+            found = self._errors[key] = self._error(gpu_type, nodes, gpus, batch)
+        return found
+
+    def _error(self, gpu_type: str, nodes: int, gpus: int, batch: float) -> float:
         kind, _ = self._known(gpu_type)
         size = float(min(gpus, self.most))
-        split = self.batches.split if self.batches else None
         local = batch / size
-        if split is not None:
-            local = float(split(np.array([batch]), np.array([size]))[0][0])  # type: ignore[arg-type]
+        if self.batches is not None:
+            local = float(self.batches.split(np.array([batch]), np.array([size]))[0][0])
         unheard = CURVE / (CURVE + self._nearby(kind).weight(float(nodes), size, local))
         strange = DOUBT if kind != gpu_type else 0.0
         return sqrt((self.doubt * unheard) ** 2 + LEAST_DOUBT**2 + strange**2)

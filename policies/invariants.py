@@ -95,6 +95,6 @@ def _check_batch(job: Job, assignment: Assignment) -> None:
     gpus = assignment.placement.gpus
     if bounds is None:
         raise PlanError(f"job {job.id} keeps its own batch but would get {batch}", job=job.id)
-    least, most = bounds.bounds(np.array(gpus))
-    if not least <= batch <= most:
+    _, most = bounds.bounds(np.array(gpus))
+    if not gpus * bounds.least_per_gpu <= batch <= most:
         raise PlanError(f"job {job.id} does not accept batch {batch} on {gpus} GPUs", job=job.id)

@@ -214,24 +214,22 @@ def _offer(
     allowed = replace(job, batches=_limited(job, limit))
     best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
     seconds[:, 0] = np.maximum(best.seconds, 1e-6)
-    batch[:, 0] = best.batch
+    batch[:, 0] = np.where(np.isfinite(best.batch), best.batch, 1.0)
     offer = _Offer(np.array(list(fits)), seconds, batch)
     if job.batches is None or _tunes(job):
         return offer
     least = job.batches.bounds(gpus)[0]
     for level in range(1, BATCHES):
-        smaller = np.floor(best.batch / 2**level / gpus) * gpus
-        with np.errstate(invalid="ignore", divide="ignore"):
-            times = seconds_left(
-                job, outlook, kind, nodes=nodes, gpus=gpus, batch=np.maximum(smaller, 1.0)
-            )
-        seconds[:, level] = np.where(smaller >= least, np.maximum(times, 1e-6), np.inf)
+        smaller = np.maximum(np.floor(batch[:, 0] / 2**level / gpus) * gpus, 1.0)
+        times = seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=smaller)
+        offered = (smaller >= least) & np.isfinite(best.seconds)
+        seconds[:, level] = np.where(offered, np.maximum(times, 1e-6), np.inf)
         batch[:, level] = smaller
     return offer
 
 
 def _horizon(problem: Problem) -> Seconds:
-    """1.5 times the mean time to the next arrival or end of a job.
+    """3 times the mean time to the next arrival or end of a job.
 
     Within 2 restarts, or 20 s, and 1000 s; of the ends, no job counts for more than one in 4
     restarts, or in 2 minutes: a job about to end would make every other decision look short-lived.
@@ -245,4 +243,4 @@ def _horizon(problem: Problem) -> Seconds:
     )
     rate = problem.arrival_rate + ends
     least = max(2.0 * cost, 20.0)
-    return float(np.clip(1.5 / rate if rate > 0 else np.inf, least, max(1000.0, 2.0 * least)))
+    return float(np.clip(3.0 / rate if rate > 0 else np.inf, least, max(1000.0, 2.0 * least)))

@@ -84,10 +84,10 @@ def _priced(best: Floats, sizes: Ints, capacity: Ints) -> tuple[Ints, Ints, floa
     rows = np.arange(jobs)
 
     def ask(prices: Floats) -> tuple[float, Floats, Ints]:
-        pick = (flat - prices[of_type] * need).argmax(axis=1)
+        pick = np.asarray((flat - prices[of_type] * need).argmax(axis=1), dtype=np.int64)
         used = np.bincount(of_type[pick], weights=need[rows, pick], minlength=types)
         value = float(flat[rows, pick].sum() - prices @ used + prices @ capacity)
-        return value, capacity - used, pick
+        return value, np.asarray(capacity - used, dtype=np.float64), pick
 
     with np.errstate(invalid="ignore", divide="ignore"):
         rate = (best - best[:, :1, :1]) / gpus

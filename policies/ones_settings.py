@@ -17,9 +17,9 @@ class Settings:
     that leave no GPU unused. `flow`, the default, values what a job is given by its speed-up times
     a weight that falls with its remaining work: it also counts who waits, so that it is the mean
     completion time that falls."""
-    exponent: float = 0.3  # of the remaining work in a job's weight, in `flow`
-    rank_share: float = 0.5  # how much a job's rank by remaining work counts beside the work itself
-    rank_power: float = 0.7  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
+    exponent: float = 0.1  # of the remaining work in a job's weight, in `flow`
+    rank_share: float = 0.75  # how much its rank by remaining work counts beside that
+    rank_power: float = 0.5  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
     goodput: bool = True  # batches and sizes by throughput times statistical efficiency
     batch_limits: bool = False
     """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,
@@ -27,9 +27,9 @@ class Settings:
     charge_restarts: bool = True  # in the score; they are paid in any case
     horizon: Seconds | None = None  # over which a restart is charged; None: as events come
     exact: bool = True  # the best sizes by knapsack seed the population
-    population: int = 24
-    generations: int = 6  # 0: no evolution
-    effort: int = 1_000_000  # bounds generations x population x (GPUs + options): time, in effect
+    population: int = 16
+    generations: int = 3  # 0: no evolution
+    effort: int = 400_000  # bounds generations x population x (GPUs + options): time, in effect
     mutation: float = 0.1  # chance that a job of a candidate is preempted
     finalists: int = 3  # candidates placed on real nodes
     kept: int = 8  # candidates carried to the next round

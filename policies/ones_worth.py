@@ -8,6 +8,8 @@ from ones.policies.model import Floats
 from ones.policies.ones_options import NONE, Options
 from ones.policies.ones_settings import Settings
 
+ALIKE = 0.15  # ln of a ratio of sizes within which jobs share their ranks
+
 
 def values(options: Options, settings: Settings, draw: Floats) -> Floats:
     """[J, T, K, L]: what each option is worth; size 0 holds what it is worth to get nothing.
@@ -56,5 +58,16 @@ def _ranks(work: Floats, settings: Settings) -> Floats:
     GPUs, e = 1 / (1 - p) (Berg et al., heSRPT, 2020); its 1 - p-th power is its weight.
     """
     power = 1.0 / (1.0 - settings.rank_power)
-    order = np.argsort(np.argsort(-work, kind="stable"), kind="stable") + 1.0
+    order = _soft_ranks(np.log(work))
     return np.asarray((order**power - (order - 1.0) ** power) ** (1.0 / power))
+
+
+def _soft_ranks(size: Floats) -> Floats:
+    """1 for the largest by far, and so on; jobs of nearly the same size share their ranks.
+
+    With hard ranks two jobs alike would change places, and all their GPUs, with every report.
+    """
+    if not len(size):
+        return size
+    larger = 1.0 / (1.0 + np.exp(np.clip((size[:, None] - size[None, :]) / ALIKE, -50.0, 50.0)))
+    return np.asarray(0.5 + larger.sum(axis=1))

@@ -141,7 +141,7 @@ def _steps_left(job: Job, outlook: Outlook, batch: float) -> float:
     reference = job.batches.reference
     steps = 0.0
     for part in outlook.segments[1:]:
-        noise = np.inf if part.noise is None else part.noise
+        noise = float(part.noise_of(np.array(batch)))
         worth = float(efficiency(noise, np.array(batch), reference)) if np.isfinite(noise) else 1.0
         steps += part.samples / (worth * batch)
     return max(1.0, steps)

@@ -115,8 +115,8 @@ def rate(
 
     In efficient samples a second; 0, with a batch of nan, where the job can't run like that.
     """
-    noise = outlook.segments[0].noise if outlook.segments else None
-    now = replace(outlook, remaining=1.0, segments=(Segment(1.0, noise),))
+    part = outlook.segments[0] if outlook.segments else Segment(1.0, None)
+    now = replace(outlook, remaining=1.0, segments=(replace(part, samples=1.0),))
     best = tuned(job, now, kind, nodes=nodes, gpus=gpus)
     with np.errstate(divide="ignore"):
         goodput = 1.0 / best.seconds

@@ -66,7 +66,7 @@ class Pollux:
         shared = sorted(draft.open, key=lambda job: (past[job.id].service, job.submitted, job.id))
         jobs = [*draft.stays, *shared]
         kept: dict[str, Any] = remember(problem.now, past)
-        if not shared or not nodes:
+        if not shared or not nodes or not draft.room.gpus:
             return draft.plan(), kept
         question = _question(problem, draft, jobs, nodes, past)
         starving = np.array([job.waited > self.max_wait for job in jobs])

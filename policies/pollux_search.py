@@ -158,7 +158,7 @@ def _repair(question: Question, states: States, rng: np.random.Generator) -> Sta
 def _clipped(rows: States, most: Ints) -> States:
     """Rows whose running sum stops at `most`."""
     sums = np.minimum(rows.cumsum(axis=1), most[:, None])
-    return np.diff(sums, axis=1, prepend=0).astype(np.int16)
+    return np.asarray(np.diff(sums, axis=1, prepend=0), dtype=np.int16)
 
 
 def _one_distributed(states: States, pinned: int) -> None:

@@ -8,17 +8,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.optimize import (  # type: ignore[import-untyped]
-    Bounds,
-    LinearConstraint,
-    milp,
-)
 
 from ones.policies.model import (
     Floats,
-    Ints,
     Job,
     JobId,
     Outlook,
@@ -38,65 +30,11 @@ from ones.policies.peers import (
     remember,
 )
 from ones.policies.placement import Room
+from ones.policies.sia_choice import Menu, solve, takes
 
-Bools = NDArray[np.bool_]
 LEFT_OUT = 1.1  # lambda_n: what a job without GPUs costs; one on its least configuration costs 1
 POWER = -0.5
 COSTLIEST = 3000.0
-GAP = 1e-4  # how far from the optimum the solver may stop
-SOLVER_SECONDS = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Menu:
-    """The forms in which GPUs are handed out: a part of a node, or whole nodes (Sia §3.3).
-
-    Powers of two within a node, then whole nodes, of each GPU type.
-    """
-
-    kinds: tuple[str, ...]
-    free: Ints  # [K] GPUs of each type
-    kind: Ints  # [C] index into kinds
-    shapes: tuple[Shape, ...]  # [C]
-    nodes: Ints  # [C]
-    gpus: Ints  # [C]
-    kind_of: Mapping[str, str]  # node -> its type
-
-    @classmethod
-    def of(cls, room: Room, *, most: int) -> Menu:
-        """What the usable nodes offer, up to the first size that holds `most` GPUs."""
-        free = room.free
-        usable = [node for node in room.nodes if node.usable]
-        kinds = tuple(sorted({node.gpu_type for node in usable}))
-        offers: list[tuple[int, Shape]] = []
-        for number, kind in enumerate(kinds):
-            nodes = [node for node in usable if node.gpu_type == kind]
-            size = max(node.gpus for node in nodes)
-            within = [Shape(1, 2**k) for k in range(size.bit_length()) if 2**k < size]
-            whole = min(sum(1 for node in nodes if node.gpus == size), -(-most // size))
-            shapes = [*within, *(Shape(count, size) for count in range(1, whole + 1))]
-            offers += [(number, shape) for shape in shapes]
-        return cls(
-            kinds=kinds,
-            free=np.array(
-                [sum(free[node.name] for node in usable if node.gpu_type == kind) for kind in kinds]
-            ),
-            kind=np.array([number for number, _ in offers], dtype=np.int64),
-            shapes=tuple(shape for _, shape in offers),
-            nodes=np.array([shape.nodes for _, shape in offers], dtype=np.int64),
-            gpus=np.array([shape.gpus for _, shape in offers], dtype=np.int64),
-            kind_of={node.name: node.gpu_type for node in room.nodes},
-        )
-
-    def has(self, job: Job) -> Bools:
-        """[C] Which of them the job runs on now."""
-        if job.placement is None or self.kind_of[job.placement.nodes[0]] not in self.kinds:
-            return np.zeros(len(self.gpus), dtype=np.bool_)
-        kind = self.kinds.index(self.kind_of[job.placement.nodes[0]])
-        return np.asarray((self.kind == kind) & (self.gpus == job.placement.gpus))
-
-    def named(self, choice: int) -> str:
-        return f"configuration {self.shapes[choice]} {self.kinds[self.kind[choice]]}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +68,7 @@ class Sia:
         if not jobs or not any(node.usable for node in problem.nodes):
             return draft.plan(), kept
         most = [_most(job, past[job.id]) for job in jobs]
-        menu = Menu.of(draft.room, most=max(most))
+        menu = Menu.of(draft.room, jobs, most=max(most))
         cost = np.stack(
             [
                 self._costs(problem, job, past[job.id], menu, most=bound)
@@ -140,8 +78,9 @@ class Sia:
         left_out = np.array(
             [COSTLIEST if job.waited > self.max_wait else self.left_out for job in jobs]
         )
-        chosen = _solve(cost - left_out[:, None], menu)
-        _place(problem, draft, menu, jobs, chosen)
+        chosen = solve(cost - left_out[:, None], menu)
+        wanted = zip(jobs, chosen, cost, strict=True)
+        _place(problem, draft, menu, {job.id: _Wanted(job, *one) for job, *one in wanted})
         return draft.plan(), kept
 
     def _costs(self, problem: Problem, job: Job, past: Past, menu: Menu, *, most: int) -> Floats:
@@ -150,7 +89,7 @@ class Sia:
         able = goodput > 0
         if not able.any():
             return np.full(len(goodput), np.inf)
-        worth = goodput / goodput[able].min()
+        worth = goodput / goodput[able].min() * menu.gpus[able].min()
         age, delay = problem.now - job.submitted, problem.outlooks[job.id].restart_cost
         if job.placement is not None and age >= delay:
             factor = max(age - past.restarts * delay, 0.0) / (age + delay)
@@ -171,15 +110,14 @@ def _most(job: Job, past: Past) -> int:
 def _goodputs(outlook: Outlook, job: Job, menu: Menu, *, most: int) -> Floats:
     """[C] Goodput; 0 where the job can't have it. All alike as long as nothing was measured."""
     allowed = {menu.kind_of[name] for name in job.nodes if name in menu.kind_of}
-    sizes = frozenset(job.shapes)
-    takes = np.array(
-        [shape.gpus in job.sizes if job.uneven else shape in sizes for shape in menu.shapes]
-    )
     reach = np.array([kind in allowed for kind in menu.kinds])[menu.kind]
-    able = takes & reach & (menu.gpus <= most)
-    if not able.any():  # its least size is none of a part of a node or whole nodes
-        able = takes & reach
-        able &= menu.gpus == menu.gpus[able].min(initial=np.iinfo(np.int64).max)
+    fits = reach & np.array([takes(job, shape) for shape in menu.shapes])
+    plain = fits & ~menu.extra
+    able = plain if plain.any() else fits
+    if (able & (menu.gpus <= most)).any():
+        able = able & (menu.gpus <= most)
+    elif able.any():  # it would need more than twice what it has run on
+        able = able & (menu.gpus == menu.gpus[able].min())
     goodput = np.zeros(len(able))
     if outlook.points == 0:
         goodput[able] = 1.0
@@ -199,42 +137,30 @@ def _restarting(problem: Problem, job: Job) -> bool:
     return problem.now - job.started < problem.outlooks[job.id].restart_cost
 
 
-def _solve(cost: Floats, menu: Menu) -> list[int]:
-    """The choice of each job, or -1, of the least sum of costs that the GPUs suffice for."""
-    job, choice = np.nonzero(np.isfinite(cost) & (cost < 0))
-    chosen = [-1] * len(cost)
-    if len(job) == 0:
-        return chosen
-    columns = np.arange(len(job))
-    one_each = sparse.csr_array((np.ones(len(job)), (job, columns)), shape=(len(cost), len(job)))
-    # In shares of each type's free GPUs: coefficients well above 1 make HiGHS doubt its own
-    # solutions and print a line of its own about it, asked or not; so does its presolve.
-    share = menu.gpus[choice] / np.maximum(menu.free, 1)[menu.kind[choice]]
-    in_use = sparse.csr_array(
-        (share, (menu.kind[choice], columns)), shape=(len(menu.kinds), len(job))
-    )
-    solved = milp(
-        cost[job, choice],
-        integrality=np.ones(len(job)),
-        bounds=Bounds(0, 1),
-        constraints=[
-            LinearConstraint(one_each, ub=1),
-            LinearConstraint(in_use, ub=np.minimum(menu.free, 1)),
-        ],
-        options={"mip_rel_gap": GAP, "time_limit": SOLVER_SECONDS, "presolve": False},
-    )
-    if solved.x is not None:
-        for place in np.nonzero(solved.x > 0.5)[0]:
-            chosen[job[place]] = int(choice[place])
-    return chosen
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A job, its choice from the menu, and what each would cost."""
+
+    job: Job
+    choice: int
+    costs: Floats
 
 
-def _place(problem: Problem, draft: Draft, menu: Menu, jobs: list[Job], chosen: list[int]) -> None:
-    """Unchanged configurations stay where they are, unless larger ones find no room otherwise."""
-    wanted = {job.id: (job, choice) for job, choice in zip(jobs, chosen, strict=True)}
+def _place(
+    problem: Problem,
+    draft: Draft,
+    menu: Menu,
+    jobs: Mapping[JobId, _Wanted],
+) -> None:
+    """Unchanged configurations stay where they are, unless larger ones find no room otherwise.
+
+    Where nodes are taken in part by others, a smaller configuration than the chosen one may be all
+    that there is room for.
+    """
     kept: dict[JobId, Placement] = {}
     queue: list[tuple[int, int, JobId]] = []  # largest first, then in order
-    for place, (job, choice) in enumerate(wanted.values()):
+    for place, one in enumerate(jobs.values()):
+        job, choice = one.job, one.choice
         if choice < 0:
             draft.idle[job.id] = "the others gain more by the GPUs"
         elif job.placement is not None and menu.has(job)[choice]:
@@ -245,9 +171,10 @@ def _place(problem: Problem, draft: Draft, menu: Menu, jobs: list[Job], chosen: 
     heapify(queue)
     order = len(jobs)
     while queue:
-        job, choice = wanted[heappop(queue)[2]]
+        one = jobs[heappop(queue)[2]]
+        job, choice = one.job, one.choice
         shape, kind = menu.shapes[choice], menu.kinds[menu.kind[choice]]
-        placement = draft.room.place(shape, job.nodes, gpu_type=kind)
+        placement = draft.room.place(shape, job.nodes, gpu_type=kind, near=job.placement)
         while placement is None:
             evicted = _in_the_way(draft.room, kept, menu, shape, kind)
             if evicted is None:
@@ -255,18 +182,33 @@ def _place(problem: Problem, draft: Draft, menu: Menu, jobs: list[Job], chosen: 
             draft.room.give_back(kept[evicted])
             order += 1
             heappush(queue, (-kept.pop(evicted).gpus, order, evicted))
-            placement = draft.room.place(shape, job.nodes, gpu_type=kind)
+            placement = draft.room.place(shape, job.nodes, gpu_type=kind, near=job.placement)
+        if placement is None:
+            placement, choice = _instead(draft.room, menu, one)
+            kind = menu.kinds[menu.kind[choice]]
         if placement is None:
             draft.idle[job.id] = f"no nodes are free for {shape}"
         else:
             batch = batch_for(job, problem.outlooks[job.id], kind, placement)
             draft.give(job, placement, menu.named(choice), batch=batch)
     for id_, placement in kept.items():
-        job, choice = wanted[id_]
+        job, choice = jobs[id_].job, jobs[id_].choice
         draft.room.give_back(placement)  # `give` books it again
         kind = menu.kinds[menu.kind[choice]]
         batch = batch_for(job, problem.outlooks[id_], kind, placement)
         draft.give(job, placement, menu.named(choice), batch=batch)
+
+
+def _instead(room: Room, menu: Menu, one: _Wanted) -> tuple[Placement | None, int]:
+    """Room for the best of the smaller choices, and which that is."""
+    job = one.job
+    for other in np.argsort(one.costs, kind="stable"):
+        if np.isfinite(one.costs[other]) and menu.gpus[other] < menu.gpus[one.choice]:
+            kind = menu.kinds[menu.kind[other]]
+            placement = room.place(menu.shapes[other], job.nodes, gpu_type=kind, near=job.placement)
+            if placement is not None:
+                return placement, int(other)
+    return None, one.choice
 
 
 def _in_the_way(

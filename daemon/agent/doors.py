@@ -22,7 +22,7 @@ import msgspec
 
 from ones.daemon.agent.attribution import Owner
 from ones.daemon.agent.messages import MOST_BYTES, Refused, read_message
-from ones.daemon.wire import Checkpoint, Report
+from ones.daemon.wire import Checkpoint, Lease, Report
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ class Peer:
     uid: int
 
 
-Take = Callable[[Peer, Owner, Report | Checkpoint], None]  # raises Refused
+# What a job that takes another batch while it runs is told of its lease. Raises Refused.
+Take = Callable[[Peer, Owner, Report | Checkpoint], Lease | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,7 @@ class Door:
                     writer.write("".join(f"{each}\n" for each in lines).encode())
                     await writer.drain()
                     return  # the end of the answer is the end of the connection
-                self._report(peer, owner, line)
-                answer = _ACCEPTED
+                answer = _accepted(self._report(peer, owner, line))
             except Refused as refusal:
                 faults += refusal.why != "too_fast"
                 self._tell(peer, owner, refusal)
@@ -134,14 +134,14 @@ class Door:
             writer.write(answer)
             await writer.drain()
 
-    def _report(self, peer: Peer, owner: Owner | None, line: bytes) -> None:
+    def _report(self, peer: Peer, owner: Owner | None, line: bytes) -> Lease | None:
         if owner is None:
             raise Refused(
                 "unproven",
                 f"process {peer.pid} belongs to no job of Slurm on this node;"
                 " report from within the job",
             )
-        self._visitors.take(peer, owner, read_message(line, job=owner.job))
+        return self._visitors.take(peer, owner, read_message(line, job=owner.job))
 
     def _tell(self, peer: Peer, owner: Owner | None, refusal: Refused) -> None:
         """Count it, and log a user's first of each kind: a flood of lies must not fill a disk."""
@@ -153,6 +153,12 @@ class Door:
         log.warning(
             "%s of uid %d was refused (more such are only counted): %s", job, peer.uid, refusal
         )
+
+
+def _accepted(lease: Lease | None) -> bytes:
+    if lease is None or lease.batch is None:
+        return _ACCEPTED
+    return msgspec.json.encode({"ok": True, "batch": lease.batch}) + b"\n"
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes | None:

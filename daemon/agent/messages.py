@@ -14,7 +14,7 @@ from ones.slurm_ext.errors import OnesError
 MOST_BYTES = 65536
 Why = Literal["malformed", "foreign", "unproven", "too_fast"]
 Op = Literal["report", "checkpoint"]
-_MAY_DIVERGE = ("loss", "accuracy")
+_MAY_DIVERGE = ("loss", "accuracy", "grad_sqr", "grad_var")
 
 
 class Refused(OnesError):

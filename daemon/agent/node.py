@@ -61,7 +61,13 @@ class NodeAgent:
         self._processes = Processes(proc, self._folders.owner)
         self._jobs = Jobs()
         self._told: set[tuple[int, str]] = set()
-        self._pusher = Pusher(onesd, self.report, interval=config.interval, done=self._pushed)
+        self._pusher = Pusher(
+            onesd,
+            self.report,
+            interval=config.interval,
+            done=self._pushed,
+            learn=self._jobs.learn,
+        )
         self._door = Door(
             Path(config.socket),
             Visitors(
@@ -152,12 +158,14 @@ class NodeAgent:
         # Another user's process under this id is not the one that connected.
         return owner if self._processes.uid(peer.pid) == peer.uid else None
 
-    def _take(self, peer: Peer, owner: Owner, message: Report | Checkpoint) -> None:
+    def _take(self, peer: Peer, owner: Owner, message: Report | Checkpoint) -> Lease | None:
         received = Received(at=time.time(), evidence=owner.evidence, message=message)
         process = self._processes.process(peer.pid)
         if self._jobs.hear(received, now=received.at, process=process):
             self._pusher.soon()
         self._count(received)
+        tunes = isinstance(message, Report) and message.tunes
+        return self._jobs.lease(message.job) if tunes else None
 
     def _take_file(self, found: Found) -> bool:
         """Take a job folder's file; True for a new checkpoint. Ended jobs say nothing any more."""

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from ones.daemon import munge
-from ones.daemon.wire import AGENT_PURPOSE, LEASE_PURPOSE, Lease, NodeReport
+from ones.daemon.wire import AGENT_PURPOSE, LEASE_PURPOSE, Heard, Lease, NodeReport
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
@@ -47,11 +47,16 @@ class Onesd:
         self._node = node
         self._sign = sign
 
-    async def send(self, report: NodeReport) -> None:
-        """Push a report; raises ControllerError."""
+    async def send(self, report: NodeReport) -> tuple[Lease, ...]:
+        """Push a report; the leases that may have changed. Raises ControllerError."""
         body = msgspec.json.encode(report)
-        if await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body) is None:
+        answer = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
+        if answer is None:
             raise self._fault("takes no reports; is it another program, or of another release?")
+        try:
+            return msgspec.json.decode(answer, type=Heard).leases
+        except msgspec.DecodeError:
+            return ()  # it has taken the report, and leases come with every answer
 
     async def lease(self, job: int) -> Lease | None:
         """What onesd gave the job, None where it knows nothing of it; raises ControllerError."""
@@ -113,11 +118,13 @@ class Pusher:
         *,
         interval: float,
         done: Callable[[NodeReport, bool], None] = lambda _report, _heard: None,
+        learn: Callable[[Lease], None] = lambda _lease: None,
     ) -> None:
         self._onesd = onesd
         self._build = build
         self._interval = interval
         self._done = done
+        self._learn = learn
         self._urgent = asyncio.Event()
         self._failures = 0
         self._told = ""
@@ -144,7 +151,7 @@ class Pusher:
         self._urgent.clear()
         report = await self._build()
         try:
-            await self._onesd.send(report)
+            leases = await self._onesd.send(report)
         except ControllerError as fault:
             self._failures += 1
             if str(fault) != self._told:
@@ -155,6 +162,8 @@ class Pusher:
         if self._failures:
             log.info("onesd hears us again, after %d attempts", self._failures)
         self._failures, self._told = 0, ""
+        for lease in leases:
+            self._learn(lease)
         self._done(report, True)
 
     def _pause(self) -> float:

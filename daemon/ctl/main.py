@@ -12,6 +12,7 @@ import click
 
 from ones.daemon.config import ConfigError, load_config
 from ones.daemon.ctl.client import NotAllowed, Unreachable, ask
+from ones.daemon.ctl.replay import replay
 from ones.daemon.ctl.table import cell, duration, moment, table
 from ones.slurm_ext.errors import OnesError
 
@@ -275,3 +276,6 @@ def resume() -> None:
     """Act again after a pause."""
     _asks("POST", "/v1/resume")
     click.echo("resumed")
+
+
+main.add_command(replay)

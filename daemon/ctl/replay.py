@@ -6,18 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import process_time
 
 import click
 
+from ones.daemon.ctl.quiet import without_output
 from ones.daemon.ctl.table import cell, duration, table
-from ones.daemon.replay import history as histories
 from ones.daemon.replay import inventory, traces
 from ones.daemon.replay.faults import TraceError
 from ones.daemon.replay.figures import Figures, as_json
+from ones.daemon.replay.history import Recording, load, save
 from ones.daemon.replay.report import page
 from ones.daemon.replay.simulation import Run, World
 from ones.daemon.replay.simulation import replay as simulate
@@ -126,24 +126,17 @@ def replay(
     if report is not None and not report.parent.is_dir():
         raise click.UsageError(f"--report: there is no folder {report.parent}")
     there, workload = _read(trace, profiles, cluster, nodes or 16, gpus_per_node or 4)
-    learnt = histories.load(history) if history is not None else Experience()
     world = World(nodes=there, round_seconds=round_seconds, restart_seconds=restart_cost, seed=seed)
-    runs = [
-        _run(
-            name,
-            policy,
-            workload,
-            world,
-            knowledge=Knowledge(
-                declared=not undeclared,
-                families=not own_fit_only and information(name) != "own",
-            ),
-            experience=deepcopy(learnt),
+    runs = []
+    for name, policy in policies:
+        experience = Recording() if history is None else load(history)
+        knowledge = Knowledge(
+            declared=not undeclared,
+            families=not own_fit_only and information(name) != "own",
         )
-        for name, policy in policies
-    ]
-    if save_history is not None:
-        histories.save(runs[0].experience, save_history)
+        runs.append(_run(name, policy, workload, world, knowledge=knowledge, experience=experience))
+        if save_history is not None:
+            save(experience, save_history)
     if report is not None:
         _write(report, page(runs, world.nodes, trace=trace.name))
     if json_wanted:
@@ -193,7 +186,7 @@ def _run(
     knowledge: Knowledge,
     experience: Experience,
 ) -> Run:
-    with _progress(name, len(workload.jobs)) as watch:
+    with _progress(name, len(workload.jobs)) as watch, without_output():
         run = simulate(
             workload,
             policy,

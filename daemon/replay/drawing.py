@@ -24,7 +24,7 @@ SHADES = (
     (32, "17-32"),
     (0, "33 and more"),
 )
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 10.0, 34.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 22.0, 10.0, 26.0
 TICKS = (
     (1, (1, 2, 5, 10, 20, 30)),
     (60, (1, 2, 5, 10, 20, 30)),
@@ -37,7 +37,7 @@ STYLE = (
     """
 :root{color-scheme:light dark;--page:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;
 --card:#f6f8fa;--p0:#0969da;--p1:#bc4c00;--p2:#1a7f37;--p3:#8250df;--p4:#bf3989;--p5:#9a6700;
---p6:#0f7b83;--p7:#57606a;--wait:#c3c9d0;--g0:#b6d4f5;--g1:#8fbcf0;--g2:#62a1e8;--g3:#3a83d6;
+--p6:#0f7b83;--p7:#57606a;--wait:#c3c9d0;--g0:#9dc6f3;--g1:#7db2ec;--g2:#579ae3;--g3:#3a83d6;
 --g4:#1f65b5;--g5:#134a8a;--g6:#0b305c}
 @media (prefers-color-scheme:dark){:root{--page:#0d1117;--ink:#e6edf3;--soft:#9198a1;
 --line:#343b44;--card:#151b23;--p0:#58a6ff;--p1:#f0883e;--p2:#3fb950;--p3:#bc8cff;--p4:#f778ba;
@@ -51,6 +51,7 @@ overflow-wrap:anywhere}h2{font-size:18px;margin:36px 0 2px}p{margin:2px 0 10px;c
 border:1px solid var(--line);border-radius:8px;padding:10px;min-width:0}
 figcaption{font-weight:600;margin:0 0 6px;overflow-wrap:anywhere}
 .cards{display:grid;gap:14px;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr))}
+.cards figure{max-width:760px}
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}
 .grid{stroke:var(--line);stroke-width:1;fill:none}
 .key{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:6px;
@@ -154,10 +155,10 @@ def gpus_of_jobs(run: Run, end: Seconds) -> str:
         for begun, ended, gpus in _spans(job):
             shade = "wait" if gpus == 0 else f"g{_shade(gpus)}"
             thick = line * (0.25 if gpus == 0 else 0.9)
+            wide = max((ended - begun) * each, 0.8)  # else nobody would see it
             spans.setdefault(shade, []).append(
                 f"M{LEFT + begun * each:.1f} {top + (line - thick) / 2:.2f}"
-                f"h{max((ended - begun) * each, 0.1):.2f}v{thick:.2f}h"
-                f"{-max((ended - begun) * each, 0.1):.2f}z"
+                f"h{wide:.1f}v{thick:.2f}h{-wide:.1f}z"
             )
         paths = "".join(f'<path class="{shade}" d="{"".join(d)}"/>' for shade, d in spans.items())
         most = max((gpus for _, gpus in job.sizes), default=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ones.daemon.replay.faults import TraceError, quoted
-from ones.daemon.replay.recorded import EPOCH, equal_epochs, one_sample_a_gpu
+from ones.daemon.replay.recorded import EPOCH, equal_epochs, one_batch
 from ones.daemon.replay.tables import Row, rows, text_of
 from ones.daemon.replay.workload import OutsideProfile, Step, TraceJob
 from ones.policies.model import Batch, Floats, Seconds
@@ -144,7 +144,7 @@ def _application(row: Row, kind: str, gpus: int, steps: float, rates: Rates) -> 
         sizes=Sizes((gpus,)),
         together=together,
         apart=apart,
-        batches=one_sample_a_gpu(gpus, Sizes((gpus,))),
+        batches=one_batch(gpus, Sizes((gpus,))),
         epochs=equal_epochs(steps, best * EPOCH),
     )
 

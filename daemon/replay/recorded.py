@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import lcm
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from ones.policies.model import Batch, Floats, Seconds
 from ones.policies.sizes import Sizes
 
 SERIAL = 0.05  # share of a job's work that more GPUs don't speed up (Amdahl): our assumption
+SAMPLES = 64  # of a GPU at least; the figure is of no matter
+MOST_SAMPLES = 2**40
 MOST_EPOCHS = 1000
 EPOCH: Seconds = 60.0  # of a job that tells nothing of its epochs
 
@@ -26,9 +29,22 @@ def equal_epochs(total: float, each: float) -> Floats:
     return np.linspace(total / count, total, count)
 
 
-def one_sample_a_gpu(gpus: int, sizes: Sizes) -> Batch:
-    """The batch of a job of which nothing is known but its speed by GPUs."""
-    return Batch(submitted=gpus, most_per_gpu=1, most=sizes.most)
+def one_batch(gpus: int, sizes: Sizes) -> Batch:
+    """The batch of a job of which nothing is known but its speed: the same on any of its sizes.
+
+    Samples are small enough to be shared out evenly, but where very many sizes are accepted.
+    """
+    even = lcm(*sizes)
+    if even <= MOST_SAMPLES:
+        batch = even * -(-SAMPLES * gpus // even)
+        return Batch(submitted=batch, most_per_gpu=batch, most=batch, initial=batch)
+    return Batch(
+        submitted=MOST_SAMPLES,
+        most_per_gpu=MOST_SAMPLES,
+        most=MOST_SAMPLES,
+        least_per_gpu=MOST_SAMPLES // sizes.most,
+        accumulates=True,  # rounds down where a batch can't be shared out evenly
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -45,7 +61,7 @@ class Recorded:
     epochs: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", one_sample_a_gpu(self.gpus, self.sizes))
+        object.__setattr__(self, "batches", one_batch(self.gpus, self.sizes))
         object.__setattr__(self, "epochs", equal_epochs(self.seconds, EPOCH))
 
     def runs_on(self, gpu_type: str) -> bool:

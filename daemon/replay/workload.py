@@ -43,6 +43,8 @@ class Application(Protocol):
     @property
     def name(self) -> str: ...
 
+    def __hash__(self) -> int: ...
+
     @property
     def batches(self) -> Batch | None:
         """What batches it accepts, `submitted` being B0; None: its batch is of no matter."""

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from ones.slurm_ext.runtime.gradients import Smoothed
 from ones.slurm_ext.runtime.learning_rate import Ramp
 from ones.slurm_ext.runtime.sampling import Progress
 
@@ -46,6 +47,8 @@ class Moment:
     seed: int = 0
     batch: int | None = None
     ramp: Ramp = field(default_factory=Ramp)
+    noise: Smoothed = field(default_factory=Smoothed)
+    declared: Mapping[str, int | None] = field(default_factory=dict)  # what reports say of the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def _read(folder: Path) -> Moment | None:
 
 def moment_from(fields: Mapping[str, Any]) -> Moment:
     progress, ramp = Progress(**fields["progress"]), Ramp(**fields["ramp"])
-    return Moment(**{**fields, "progress": progress, "ramp": ramp})
+    noise = Smoothed(**fields.get("noise", {}))
+    return Moment(**{**fields, "progress": progress, "ramp": ramp, "noise": noise})
 
 
 class _Measured:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Writable
 from ones.slurm_ext.runtime.environment import Place
+from ones.slurm_ext.runtime.gradients import Pending
 from ones.slurm_ext.runtime.sampling import Sampler
 
 
@@ -54,6 +55,14 @@ class Framework(Protocol):
 
     def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
         """The model, its gradients averaged over workers with their weights."""
+        ...
+
+    def watch(self, samples: int) -> None:
+        """Measure the gradients of the step to come, of so many samples; 0: don't. Collective."""
+        ...
+
+    def seen(self) -> Pending | None:
+        """The gradients of the step just done, where that completes a measurement."""
         ...
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
@@ -112,6 +121,12 @@ class PlainFramework:
 
     def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
         return model
+
+    def watch(self, samples: int) -> None:
+        pass
+
+    def seen(self) -> Pending | None:
+        return None
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
         pass

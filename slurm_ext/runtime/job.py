@@ -13,6 +13,7 @@ from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
 from ones.slurm_ext.runtime.environment import Environment
 from ones.slurm_ext.runtime.framework import Framework, StateFault
+from ones.slurm_ext.runtime.gradients import NoiseMeter
 from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.meter import Meter
 from ones.slurm_ext.runtime.reporting import Reporter
@@ -66,7 +67,15 @@ class Job:
         self._models: list[Any] = []
         self._tracked: list[Any] = []
         self._meter = Meter(started=started, seconds=environment.report_seconds)
-        self._declared: dict[str, int | None] = {}
+        # From the run before, so that this one's first report says them already.
+        self._declared: dict[str, int | None] = dict(moment.declared)
+        self._noise = NoiseMeter(
+            framework,
+            rank=self.rank,
+            workers=self.world_size,
+            smoothed=moment.noise,
+            waited=self._meter.waited,
+        )
         self._saved_at = time.monotonic()
         self._asked_save_at: float | None = None
         self.resumed = moment.progress.samples > 0
@@ -178,32 +187,22 @@ class Job:
                 f"the data set has {samples} samples and had {kept} at the checkpoint, so its epoch"
                 " can't be finished; bring the data back, or remove the checkpoints"
             )
-        batch = self._planned_batch or batch_size
-        if batch_most is not None:
-            batch = min(batch, batch_most)
-        if batch_most_per_gpu is not None:
-            batch = min(batch, batch_most_per_gpu * self.world_size)
-        self._division = Division(
-            samples=samples,
-            batch=max(1, batch),
-            rank=self.rank,
-            workers=self.world_size,
-            seed=self._moment.seed,
-            shuffle=shuffle,
-        )
-        warmup = self._warmup_steps
-        ramp = self._moment.ramp.towards(
-            self._rule.factor(batch, batch_size),
-            steps=-(-self._division.steps // 10) if warmup is None else warmup,
-        )
-        self._moment = replace(self._moment, epoch_samples=samples, batch=batch, ramp=ramp)
         self._declared.update(
             epoch_samples=samples,
             batch_submitted=batch_size,
             batch_most=batch_most,
             batch_most_per_gpu=batch_most_per_gpu,
         )
-        return Sampler(self._division, lambda: self._moment.progress)
+        self._division = Division(
+            samples=samples,
+            batch=self._fitting(self._planned_batch or batch_size),
+            rank=self.rank,
+            workers=self.world_size,
+            seed=self._moment.seed,
+            shuffle=shuffle,
+        )
+        self._follow_batch()
+        return Sampler(lambda: self._cut, lambda: self._moment.progress)
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """The numbers of the epochs still to do; the first may be half done."""
@@ -214,7 +213,9 @@ class Job:
         if self._checkpoints is not None:
             self._requests.listen_for_stop()
         while self._moment.progress.epoch < epochs:
+            self._tune()
             self._reseed()
+            self._watch()
             self._meter.resume()
             yield self._moment.progress.epoch
             self._moment = replace(self._moment, progress=self._moment.progress.next_epoch())
@@ -238,6 +239,8 @@ class Job:
             self._moment, progress=before.after(size), ramp=self._moment.ramp.after_step()
         )
         self._meter.step(loss=loss, accuracy=accuracy)
+        self._noise.after_step(reference=self._submitted)
+        self._watch()
         alone = self.world_size == 1
         request = self._wanted() if alone else Request(self._framework.agreed())
         if request is not Request.NOTHING:
@@ -263,6 +266,46 @@ class Job:
 
     def _weight(self) -> float:
         return self._cut.weight(self._moment.progress.position)
+
+    def _fitting(self, batch: int) -> int:
+        """The batch, or the largest that the script accepts and the GPUs hold."""
+        most, each = self._declared["batch_most"], self._declared["batch_most_per_gpu"]
+        if most is not None:
+            batch = min(batch, most)
+        if each is not None:
+            batch = min(batch, each * self.world_size)
+        return max(1, batch)
+
+    def _follow_batch(self) -> None:
+        """Note the batch with which it goes on, and let the learning rate go after it."""
+        cut, warmup = self._cut, self._warmup_steps
+        ramp = self._moment.ramp.towards(
+            self._rule.factor(cut.batch, self._submitted),
+            steps=-(-cut.steps // 10) if warmup is None else warmup,
+        )
+        self._moment = replace(self._moment, epoch_samples=cut.samples, batch=cut.batch, ramp=ramp)
+
+    def _tune(self) -> None:
+        """Take the batch that the plan has for the job by now, the same on all workers."""
+        told = (self._reporter.batch if self._reporter is not None else None) or 0
+        planned = int(self._framework.share(b"%d" % told))
+        batch = self._fitting(planned) if planned else self._cut.batch
+        if batch == self._cut.batch:
+            return
+        log.info("ones: from here on with batch %d instead of %d", batch, self._cut.batch)
+        self._report()  # what was measured with the old one
+        self._division = replace(self._cut, batch=batch)
+        self._follow_batch()
+
+    def _watch(self) -> None:
+        cut = self._cut
+        samples = cut.step_size(self._moment.progress.position)
+        self._noise.before_step(samples, steps_per_epoch=cut.steps)
+
+    @property
+    def _submitted(self) -> int:
+        """B0: the batch that the script was written for."""
+        return self._declared["batch_submitted"] or self._cut.batch
 
     def _due(self) -> bool:
         """Whether the time for a regular checkpoint has come; rank 0's clock counts."""
@@ -293,6 +336,9 @@ class Job:
             raise SystemExit(STOPPED)
 
     def _save(self, checkpoints: Checkpoints) -> None:
+        self._moment = replace(
+            self._moment, noise=self._noise.read(), declared=dict(self._declared)
+        )
         state = {
             "models": [model.state_dict() for model in self._models],
             "tracked": [each.state_dict() for each in self._tracked],
@@ -338,6 +384,7 @@ class Job:
     def _report(self) -> None:
         if self._reporter is None:
             return
+        sqr, var = self._noise.read().told or (None, None)
         measured = self._meter.read()
         epoch_samples = self._moment.epoch_samples
         self._reporter.report(
@@ -347,10 +394,14 @@ class Job:
                 "loss": measured.loss,
                 "accuracy": measured.accuracy,
                 "step_seconds": measured.step_seconds,
+                "sync_seconds": measured.sync_seconds,
+                "grad_sqr": sqr,
+                "grad_var": var,
                 "batch": self._moment.batch,
                 "gpus": self.world_size,
                 "resumed_seconds": measured.resumed_seconds,
                 "checkpoints": self._checkpoints is not None,
+                "tunes": True,
                 **self._declared,
             }
         )

@@ -15,6 +15,7 @@ class Measured:
     loss: float | None
     accuracy: float | None
     step_seconds: float | None
+    sync_seconds: float | None  # of a step, in which it only waited for the other workers
     resumed_seconds: float | None  # from the program's start to the end of its first step
 
 
@@ -38,6 +39,8 @@ class Meter:
         self._last_read = clock()
         self._steps = 0
         self._step_time = 0.0
+        self._waits = 0
+        self._wait_time = 0.0
         self._loss: Any = None
         self._losses = 0
         self._accuracy: float | None = None
@@ -63,6 +66,11 @@ class Meter:
         if accuracy is not None:
             self._accuracy = accuracy
 
+    def waited(self, seconds: float) -> None:
+        """Take how long one of the steps has waited for the gradients of other workers."""
+        self._waits += 1
+        self._wait_time += seconds
+
     @property
     def due(self) -> bool:
         """Whether it is time to report again."""
@@ -76,6 +84,7 @@ class Meter:
             loss=float(self._loss) / self._losses if self._loss is not None else None,
             accuracy=self._accuracy,
             step_seconds=self._step_time / self._steps if timed else None,
+            sync_seconds=self._wait_time / self._waits if timed and self._waits else None,
             resumed_seconds=self._resumed,
         )
         self._reset()
@@ -84,6 +93,8 @@ class Meter:
     def _reset(self) -> None:
         self._steps = 0
         self._step_time = 0.0
+        self._waits = 0
+        self._wait_time = 0.0
         self._loss = None
         self._losses = 0
         self._accuracy = None

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 PATIENCE = 2.0  # seconds for one exchange with the agent
 RETRY = 0.5  # seconds between two tries to confirm a checkpoint
 KEEP_TRYING = 60.0  # seconds after which a confirmation is too late to matter
+LARGEST_BATCH = 10**12
 Value = str | int | float | bool | None
 
 
@@ -35,6 +36,8 @@ class Reporter:
         self._closing = False
         self._connection: socket.socket | None = None
         self._complained = ""
+        self.batch: int | None = None
+        """The global batch that the plan has for the job now, by the agent's last answer."""
         self._thread = threading.Thread(target=self._run, name="ones-reports", daemon=True)
         self._thread.start()
 
@@ -105,6 +108,8 @@ class Reporter:
             if error and error != self._complained:
                 log.warning("ones: the agent refuses this job's reports: %s", error)
             self._complained = str(error)
+            if not error and message["op"] == "report":
+                self.batch = _batch(reply.get("batch"))
             return not error
         return False
 
@@ -133,3 +138,10 @@ class Reporter:
             with contextlib.suppress(OSError):
                 self._connection.close()
             self._connection = None
+
+
+def _batch(said: Value) -> int | None:
+    """What an agent says of the batch, where that can be one."""
+    if isinstance(said, int) and not isinstance(said, bool) and 0 < said <= LARGEST_BATCH:
+        return said
+    return None

@@ -91,19 +91,19 @@ class Sampler:
     It may be read ahead: what counts as done is what `job.step()` has committed.
     """
 
-    def __init__(self, division: Division, progress: Callable[[], Progress]) -> None:
+    def __init__(self, division: Callable[[], Division], progress: Callable[[], Progress]) -> None:
         self._division = division
         self._progress = progress
 
     def __len__(self) -> int:
-        return self._division.steps
+        return self._division().steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        now = self._progress()
-        order, position = self._division.order(now.epoch), now.position
-        while position < self._division.samples:
-            begin, end = self._division.share(position)
+        now, division = self._progress(), self._division()
+        order, position = division.order(now.epoch), now.position
+        while position < division.samples:
+            begin, end = division.share(position)
             # A worker without a share still takes part in the step, with a sample of weight 0:
             # the others wait for its gradients.
             yield order[begin : max(end, begin + 1)].tolist()
-            position += self._division.step_size(position)
+            position += division.step_size(position)

@@ -47,6 +47,9 @@ def start(
         found = _find(kept, environment, given=checkpoints is not None)
     moment = _shared_moment(framework, found, seed)
     framework.seed(moment.seed)
+    # Whoever reports may be signalled, and a worker that is not yet this far would die of it: a
+    # script that met the others by itself comes here worker by worker.
+    framework.barrier()
     reporter = None
     if environment.place.rank == 0 and environment.socket and environment.job is not None:
         reporter = Reporter(environment.socket, job=environment.job, restarts=environment.restarts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +16,11 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from ones.slurm_ext.runtime.checkpoint import Writable
 from ones.slurm_ext.runtime.environment import Place
 from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.gradients import Pending
 from ones.slurm_ext.runtime.sampling import Sampler
+from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
 
+LAST_CALLBACK = 0.05  # seconds
 CONTROL_TIMEOUT = timedelta(minutes=30)  # torch's own default; a dead worker shows at once
 
 
@@ -29,6 +33,7 @@ class TorchFramework:
         self._control: Any = None  # a group on the CPU, so that agreeing never waits for a GPU
         self._vote: Any = None
         self._verdict: Any = None
+        self._norms: LoneNorms | WorkersNorms = LoneNorms()
         self.device: Any = torch.device("cpu")
 
     def connect(self, place: Place) -> None:
@@ -116,22 +121,27 @@ class TorchFramework:
             ) from None
 
     def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
+        norms = self._norms
         if self._control is None:
+            norms.add(model)
             return model
+        if not isinstance(norms, WorkersNorms):
+            norms = self._norms = WorkersNorms()
         if self.device.type == "cuda":
             options.setdefault("device_ids", [self.device.index])
         wrapped = torch.nn.parallel.DistributedDataParallel(model, **options)
-        # DDP's mean of gradients, where the workers' shares of a step need not be equal. A lambda,
-        # because torch looks at the annotations of a hook.
+        norms.add(model)
+        # A lambda, because torch looks at the annotations of a hook.
         wrapped.register_comm_hook(
-            weight,
-            lambda weight, bucket: (
-                dist.all_reduce(bucket.buffer().mul_(weight()), async_op=True)
-                .get_future()
-                .then(lambda done: done.value()[0])
-            ),
+            weight, lambda weight, bucket: norms.average(model, weight(), bucket)
         )
         return wrapped
+
+    def watch(self, samples: int) -> None:
+        self._norms.watch(samples)
+
+    def seen(self) -> Pending | None:
+        return self._norms.seen()
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
         rates: list[Any] = []
@@ -153,6 +163,11 @@ class TorchFramework:
 
     def close(self) -> None:
         self._settle()
+        self._norms.settle()
+        if self._control is not None:
+            # A thread of gloo may still be dropping the last callback, for which it needs Python:
+            # if that ended first, the whole process would abort.
+            time.sleep(LAST_CALLBACK)
         if self._joined and dist.is_initialized():
             dist.destroy_process_group()
             self._joined = False

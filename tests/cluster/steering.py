@@ -55,10 +55,10 @@ class Steering:
         if ready:
             self.cluster.eventually(self.ready, within=30, what="onesd ready with all agents heard")
 
-    def start_steered(self, *options: str, ready: bool = True) -> None:
-        """The same daemon with the policy `seesaw`, which never leaves a job at its size."""
+    def start_steered(self, *options: str, policy: str = "seesaw", ready: bool = True) -> None:
+        """The same daemon with a policy of ours: `seesaw` never leaves a job at its size."""
         program = "/opt/ones/bin/python /home/jobs/steered_onesd.py"
-        self.start(*options, "--", "--policy", "seesaw", program=program, ready=ready)
+        self.start(*options, "--", "--policy", policy, program=program, ready=ready)
 
     def ready(self) -> bool:
         done = self.cluster.run("ctl", "onesctl status --json", check=False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
+ROOT = Path(__file__).resolve().parents[2]
 LAST_POINT = 24  # a resize passes fewer points at which onesd may die than this
 
 
@@ -40,6 +43,16 @@ def sacct(cluster: Cluster, job: int) -> list[tuple[int, int, int]]:
     return runs
 
 
+def learnt(cluster: Cluster, question: str) -> set[float]:
+    """The numbers that onesd's database answers with."""
+    ask = (
+        "import json, sqlite3;"
+        "database = sqlite3.connect('file:/var/lib/ones/ones.sqlite?mode=ro', uri=True);"
+        f"print(json.dumps([row[0] for row in database.execute({question!r})]))"
+    )
+    return set(json.loads(cluster.run("ctl", ["/opt/ones/bin/python", "-c", ask]).stdout))
+
+
 def test_a_job_is_resized_keeps_its_progress_and_sacct_agrees(onesd: Steering) -> None:
     onesd.start("--policy", "ones")
     job = onesd.counting("alice", "1-8", 2, 4000)
@@ -50,6 +63,29 @@ def test_a_job_is_resized_keeps_its_progress_and_sacct_agrees(onesd: Steering) -
     assert seen == sacct(onesd.cluster, job)
     assert len(seen) > 1
     assert seen[1][2] > seen[0][2] == 2
+
+
+def test_a_training_job_takes_a_new_batch_without_a_restart_and_tells_its_noise(
+    onesd: Steering,
+) -> None:
+    examples = f"{ROOT}/docs/examples/."  # with the dot: what is in the folder, not the folder
+    copy = ["docker", "cp", "--quiet", examples, f"{onesd.cluster.name}-ctl:/home/jobs/"]
+    subprocess.run(copy, check=True)
+    onesd.start_steered(policy="largest-batch")
+    script = ["/home/jobs/train_digits.sbatch", "--epochs=10000", "--batch-size=64"]
+    options = ["--elastic=2", "--gpus=2", "--ntasks=2"]
+    job = onesd.submit("alice", *options, *script)
+    batches = lambda table: learnt(onesd.cluster, f"SELECT DISTINCT batch FROM {table}")  # noqa: E731
+    onesd.cluster.eventually(
+        lambda: batches("observations") == {64, 256}, within=90, what="steps with the new batch"
+    )
+    onesd.cluster.eventually(
+        lambda: 256 in batches("gradients"), within=60, what="gradient noise with the new batch"
+    )
+    assert min(learnt(onesd.cluster, "SELECT var FROM gradients")) > 0
+    assert onesd.state(job) == "RUNNING"
+    assert len(sacct(onesd.cluster, job)) == 1
+    assert onesd.ask("job", str(job))["moves"][0]["kind"] == "start"
 
 
 def test_observe_decides_and_touches_nothing(onesd: Steering) -> None:

@@ -88,6 +88,7 @@ def outcome(cell: Cell) -> Outcome:
         for other in EVEN:
             if other != cell.workload:
                 run(replace(cell, workload=other, warm=False), experience)
+                experience.forget_jobs()
     done = run(cell, experience)
     times = np.array([(job.finished or 0.0) - job.trace.submitted for job in done.jobs])
     gaps = [one.gap for one in done.decisions if one.gap is not None]

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from ones.daemon.agent.push import Onesd
-from ones.daemon.wire import Lease, NodeReport
+from ones.daemon.wire import Heard, Lease, NodeReport
 
 
 def seal(purpose: str, subject: str, body: bytes) -> str:
@@ -25,6 +25,7 @@ class Controller:
     def __init__(self) -> None:
         self.reports: list[NodeReport] = []
         self.leases: dict[int, Lease] = {}
+        self.changed: tuple[Lease, ...] = ()  # told with every answer to a report
         self.refusal = 0
         self.hang = 0.0
 
@@ -35,7 +36,7 @@ class Controller:
         if self.refusal:
             return web.json_response({"error": "not\ntoday"}, status=self.refusal)
         self.reports.append(msgspec.json.decode(body, type=NodeReport))
-        return web.json_response({"ok": True})
+        return web.Response(body=msgspec.json.encode(Heard(leases=self.changed)))
 
     async def lease(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]

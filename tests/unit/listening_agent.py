@@ -19,6 +19,7 @@ class ListeningAgent:
     def __init__(self, path: Path) -> None:
         self.taken: list[bytes] = []
         self.refuse = False
+        self.batch: int | None = None  # of the lease, told to jobs that tune
         self._path = path
         self._socket: socket.socket | None = None
 
@@ -40,7 +41,9 @@ class ListeningAgent:
                 with connection, connection.makefile("rb") as lines:
                     for line in lines:
                         self.taken.append(line)
-                        reply = {"ok": not self.refuse, "error": "not your job"}
+                        reply: dict[str, object] = {"ok": not self.refuse, "error": "not your job"}
+                        if self.batch is not None:
+                            reply["batch"] = self.batch
                         connection.sendall(json.dumps(reply).encode() + b"\n")
         except OSError:
             pass

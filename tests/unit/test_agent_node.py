@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from agent_onesd import Controller, served
+from aiohttp import web
 from click.testing import CliRunner
 
 from ones.daemon.agent import jobs, node, push
@@ -156,6 +158,46 @@ def test_a_job_learns_its_size_reports_and_is_seen_on_its_gpu(
             Checkpoint(job=7, samples=5),
         ]
 
+    at_site(work)
+
+
+def test_a_job_that_tunes_hears_its_new_batch_with_the_answer_to_its_report(
+    at_site: Callable[[Work], None],
+) -> None:
+    async def work(site: Site) -> None:
+        site.controller.leases[7] = Lease(job=7, sizes="1-4", gpus=2)
+        await site.say(f"env 7 {ME}\n".encode())
+        told = b'{"op":"report","samples":5,"tunes":true}\n'
+        assert await site.say(told) == b'{"ok":true}\n'
+        others = Lease(job=8, sizes="1-4", gpus=2, batch=99)
+        site.controller.changed = (Lease(job=7, sizes="1-4", gpus=2, batch=512), others)
+        before = len(site.controller.reports)
+        site.driver.xid = True  # something to push at once
+        await site.pushed(before + 1)
+        async with asyncio.timeout(5):
+            while await site.say(told) != b'{"ok":true,"batch":512}\n':
+                await asyncio.sleep(0.02)
+        # Who doesn't say that he tunes is told nothing.
+        assert await site.say(b'{"op":"report","samples":5}\n') == b'{"ok":true}\n'
+
+    at_site(work)
+
+
+def test_an_onesd_of_an_older_release_names_no_leases_and_is_heard_all_the_same(
+    at_site: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def older(_controller: Controller, request: web.Request) -> web.Response:
+        _controller.reports.append(msgspec.json.decode(await request.read(), type=NodeReport))
+        return web.json_response({"ok": True})
+
+    async def work(site: Site) -> None:
+        await site.say(f"env 7 {ME}\n".encode())
+        site.driver.xid = True
+        await site.pushed(1)
+        told = b'{"op":"report","samples":5,"tunes":true}\n'
+        assert await site.say(told) == b'{"ok":true}\n'
+
+    monkeypatch.setattr(Controller, "report", older)
     at_site(work)
 
 

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.estimator.speed import AssumedSpeed, LearntSpeed, Observation, learn, type_factors
-from ones.policies.model import JobId
+from ones.estimator.experience import Experience
+from ones.estimator.records import Records
+from ones.estimator.speed import DOUBT, AssumedSpeed, LearntSpeed, Observation
+from ones.policies.model import Batch, JobId
 
 
 def seen(gpus: int, seconds: float, *, nodes: int = 1, kind: str = "v100", batch: float = 64.0,
@@ -33,14 +35,23 @@ def at(speed: LearntSpeed | AssumedSpeed, gpus: int, *, nodes: int = 1, kind: st
     return float(found[0])
 
 
-def learnt(*observations: Observation, requested: int = 4, **factors: float) -> LearntSpeed:
-    speed = learn(observations, requested=requested, factors=factors)
+def taught(*observations: Observation) -> Records:
+    records = Records()
+    for one in observations:
+        records.observe(one)
+    return records
+
+
+def learnt(
+    *observations: Observation, requested: int = 4, batches: Batch | None = None, **factors: float
+) -> LearntSpeed:
+    speed = taught(*observations).speed(requested=requested, batches=batches, factors=factors)
     assert speed is not None
     return speed
 
 
 def test_nothing_is_learnt_from_nothing() -> None:
-    assert learn([], requested=4, factors={}) is None
+    assert Records().speed(requested=4, batches=None, factors={}) is None
 
 
 def test_a_measured_configuration_is_reproduced() -> None:
@@ -81,16 +92,17 @@ def test_a_type_never_run_on_is_as_much_slower_as_for_others() -> None:
 
 
 def test_type_factors_compare_like_with_like() -> None:
-    factors = type_factors(
-        [
-            seen(4, 1.0),
-            seen(4, 2.0, kind="k80"),
-            seen(1, 9.0, kind="k80"),
-            seen(4, 3.0, family="bob/net"),
-            seen(4, 6.0, family="bob/net", kind="k80"),
-            seen(2, 5.0, family="bob/net"),
-        ]
-    )
+    experience = Experience()
+    for one in (
+        seen(4, 1.0),
+        seen(4, 2.0, kind="k80"),
+        seen(1, 9.0, kind="k80"),
+        seen(4, 3.0, family="bob/net"),
+        seen(4, 6.0, family="bob/net", kind="k80"),
+        seen(2, 5.0, family="bob/net"),
+    ):
+        experience.observe(one)
+    factors = experience.type_factors()
     assert factors["k80"] / factors["v100"] == pytest.approx(2.0, rel=0.03)
 
 
@@ -101,14 +113,103 @@ def test_without_measurements_time_falls_up_to_the_requested_size() -> None:
     assert at(speed, 1, batch=1.0) == pytest.approx(4**0.8)
 
 
-def test_a_fit_is_reused_while_reports_jitter() -> None:
-    one, other = learnt(seen(2, 1.0)), learnt(seen(2, 1.004))
-    assert one.curve is other.curve
+def test_of_batches_that_are_as_fast_the_smallest_is_best_where_nothing_was_measured() -> None:
+    batches = np.geomspace(32.0, 4096.0, 50)
+    each = AssumedSpeed(1.0, 4).step_seconds("", np.array(1), np.array(4), batches) / batches
+    assert int(each.argmin()) == 0
+
+
+def test_a_fit_is_kept_while_reports_jitter_or_say_what_was_expected() -> None:
+    records = taught(seen(1, 1.9), seen(2, 1.0), seen(4, 0.6))
+    terms = records.terms()
+    records.observe(seen(2, 1.004))
+    assert records.terms() is terms
+    local = 64.0
+    expected = terms["v100"].seconds(
+        np.array(1.0), np.array(4.0), np.array(local / 4 * 1.1), np.array(1.0)
+    )
+    records.observe(seen(4, float(expected), batch=local * 1.1))
+    assert records.terms() is terms
+
+
+@pytest.mark.parametrize(
+    "news", [seen(8, 0.4, nodes=2), seen(4, 0.9, batch=65.0)], ids=["a new size", "a large error"]
+)
+def test_a_fit_is_renewed_when_it_is_taught_something(news: Observation) -> None:
+    records = taught(seen(2, 1.0), seen(4, 0.6))
+    terms = records.terms()
+    records.observe(news)
+    assert records.terms() is not terms
+
+
+BATCHES = Batch(submitted=64, most_per_gpu=32, most=1024, accumulates=True)
+
+
+def test_a_batch_that_memory_does_not_hold_is_done_in_several_passes() -> None:
+    gradient, sync = 0.02 + 0.01 * 32, 0.3
+    reports = [
+        seen(1, 0.02 + 0.01 * 16, batch=16.0),
+        seen(1, gradient, batch=32.0),
+        seen(4, gradient + sync, batch=128.0),
+    ]
+    speed = learnt(*reports, batches=BATCHES)
+    once, thrice = at(speed, 4, batch=128.0), at(speed, 4, batch=384.0)
+    assert once == pytest.approx(gradient + sync, rel=0.03)
+    assert thrice == pytest.approx(3 * gradient + sync, rel=0.05)
+
+
+def test_steps_of_several_passes_teach_what_one_pass_takes() -> None:
+    gradient, sync = 0.02 + 0.01 * 32, 0.3
+    report = Observation(
+        job=JobId(1), family="f", gpu_type="v100", nodes=1, gpus=4, batch=384.0, passes=3,
+        step_seconds=3 * gradient + sync, sync_seconds=sync,
+    )  # fmt: skip
+    speed = learnt(report, batches=BATCHES)
+    assert at(speed, 4, batch=384.0) == pytest.approx(3 * gradient + sync, rel=0.02)
+    assert at(speed, 4, batch=128.0) == pytest.approx(gradient + sync, rel=0.05)
+
+
+def test_the_error_is_small_where_it_was_measured_and_grows_with_surprises() -> None:
+    speed = learnt(seen(4, truth(1, 4)))
+    here, far = speed.error("v100", 1, 4, 64.0), speed.error("v100", 2, 8, 64.0)
+    assert here < 0.05 < far == pytest.approx(DOUBT, rel=0.01)
+    assert speed.error("k80", 1, 4, 64.0) > far
+    records = taught(seen(1, truth(1, 1)), seen(2, truth(1, 2)))
+    records.terms()
+    records.observe(seen(4, 3.0))
+    assert records.doubt(DOUBT) > DOUBT
+
+
+def test_many_configurations_are_kept_within_bounds() -> None:
+    records = taught(*(seen(1, 1.0, batch=float(batch)) for batch in range(1, 1000)))
+    assert len(records) <= 256
+
+
+HOSTILE = [float("nan"), float("inf"), -1.0, 0.0, 1e300, 1e-300]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_reports_that_can_not_be_true_teach_nothing(value: float) -> None:
+    experience = Experience()
+    experience.observe(seen(2, value))
+    experience.observe(seen(2, 1.0, batch=value))
+    experience.observe(seen(0, 1.0))
+    experience.observe(seen(2, 1.0, nodes=3))
+    assert len(experience.of_family("ada/net")) == 0
+
+
+@pytest.mark.parametrize("sync", [*HOSTILE[:3], 1.0, 2.0])
+def test_a_sync_time_that_can_not_be_true_is_not_used(sync: float) -> None:
+    report = Observation(
+        job=JobId(1), family="f", gpu_type="v100", nodes=1, gpus=2, batch=64.0,
+        step_seconds=1.0, sync_seconds=sync,
+    )  # fmt: skip
+    assert report.gradient_seconds is None
 
 
 configurations = st.builds(
     seen,
-    st.integers(1, 16),
+    st.integers(4, 16),
     st.floats(1e-3, 100.0),
     nodes=st.integers(1, 4),
     kind=st.sampled_from(["v100", "k80"]),
@@ -116,14 +217,16 @@ configurations = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(configurations, min_size=1, max_size=12))
-def test_whatever_is_reported_times_are_positive_and_finite(reports: list[Observation]) -> None:
-    speed = learn(reports, requested=4, factors=type_factors(reports))
-    assert speed is not None
+@settings(max_examples=50, deadline=None)
+@given(st.lists(configurations, min_size=1, max_size=12), st.sampled_from([None, BATCHES]))
+def test_whatever_is_reported_times_are_positive_and_finite(
+    reports: list[Observation], batches: Batch | None
+) -> None:
+    speed = learnt(*reports, batches=batches)
     sizes = np.array([1, 2, 7, 64])
     for kind in ("v100", "k80", "other"):
         seconds = speed.step_seconds(kind, np.minimum(sizes, 8), sizes, np.array(64.0))
         assert seconds.shape == (4,)
         assert np.all(np.isfinite(seconds))
         assert np.all(seconds > 0)
+        assert np.isfinite(speed.error(kind, 1, 2, 64.0))

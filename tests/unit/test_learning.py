@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from ones.daemon import learning
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
 from ones.daemon.store import Store
 from ones.daemon.wire import NodeReport, Received, Report
+from ones.policies.model import Batch, JobId
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 
 JOB = JobRecord(
@@ -29,6 +33,19 @@ JOB = JobRecord(
 REPORT = Report(job=7, restarts=1, samples=640, step_seconds=0.2, batch=64, gpus=2)
 
 
+A_ROW = {
+    "job": 7,
+    "name": "train",
+    "user": "alice",
+    "account": "vision",
+    "sizes": "1-4",
+    "requested": 2,
+    "submitted": 0.0,
+    "state": "RUNNING",
+    "family": "alice/train",
+}
+
+
 class World:
     """A store and an inbox, and a Slurm that lists one job on one node."""
 
@@ -41,6 +58,12 @@ class World:
         received = Received(at=at, evidence="cgroup", message=report)
         word = NodeReport(node=node, taken=at, interval=2.0, version="0", received=(received,))
         self.inbox.accept(word, now=at)
+
+    def rows(self, table: str) -> list[sqlite3.Row]:
+        return self.store.rows(f"SELECT * FROM {table} ORDER BY at")
+
+    def after_a_restart(self) -> Learning:
+        return Learning(self.store, self.inbox, Metrics())
 
     def take(self, job: JobRecord = JOB) -> None:
         node = NodeRecord(name="n1", states=frozenset({"MIXED"}), gpu_type="v100", gpus=4)
@@ -56,8 +79,9 @@ def test_a_report_that_fits_makes_the_job_ready_and_teaches_its_speed(world: Wor
     world.tell(REPORT)
     world.take()
     assert world.learning.ready(JOB)
-    (seen,) = world.learning.observations()
-    assert (seen.gpu_type, seen.nodes, seen.gpus, seen.step_seconds) == ("v100", 1, 2, 0.2)
+    (row,) = world.rows("observations")
+    seen = {name: row[name] for name in ("gpu_type", "nodes", "gpus", "step_seconds")}
+    assert seen == {"gpu_type": "v100", "nodes": 1, "gpus": 2, "step_seconds": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -74,14 +98,14 @@ def test_a_report_that_slurm_contradicts_is_not_used(world: World, job: JobRecor
     world.tell(REPORT)
     world.take(job)
     assert not world.learning.ready(job)
-    assert world.learning.observations() == []
+    assert world.rows("observations") == []
 
 
 def test_a_size_that_slurm_did_not_give_teaches_no_speed(world: World) -> None:
     world.tell(Report(job=7, restarts=1, step_seconds=0.001, batch=64, gpus=64))
     world.take()
     assert world.learning.ready(JOB)
-    assert world.learning.observations() == []
+    assert world.rows("observations") == []
 
 
 def test_a_report_from_before_slurm_lists_the_run_is_used_once_it_does(world: World) -> None:
@@ -103,10 +127,104 @@ def test_a_restarts_cost_is_learnt_once_from_the_report_that_first_has_it(world:
     for at in (58.0, 60.0):
         world.tell(Report(job=7, restarts=1, samples=64, resumed_seconds=4.0), at=at)
         world.take()
-    assert [cost.seconds for cost in world.learning.restart_costs()] == [7.0]
+    assert [cost["seconds"] for cost in world.rows("restart_costs")] == [7.0]
+    for each in (world.learning, world.after_a_restart()):
+        assert each.experience().restart_cost(JobId(8), "alice/train", prior=30.0) == 7.0
 
 
 def test_a_new_run_is_not_ready_by_the_word_of_the_last_one(world: World) -> None:
     world.tell(REPORT)
     world.take()
     assert not world.learning.ready(replace(JOB, restarts=2))
+
+
+NOISY = Report(
+    job=7,
+    restarts=1,
+    samples=640,
+    epoch=3.4,
+    step_seconds=0.2,
+    sync_seconds=0.05,
+    passes=2,
+    batch=64,
+    gpus=2,
+    loss=2.5,
+    grad_sqr=0.5,
+    grad_var=4.0,
+)
+
+
+def test_gradients_and_speed_are_kept_by_epoch_and_batch_and_known_after_a_restart(
+    world: World,
+) -> None:
+    for at, epoch, var in ((1.0, 3.1, 4.0), (2.0, 3.9, 5.0), (3.0, 4.0, 6.0)):
+        world.tell(msgspec.structs.replace(NOISY, epoch=epoch, grad_var=var), at=at)
+        world.take()
+    kept = [(row["epochs"], row["batch"], row["var"]) for row in world.rows("gradients")]
+    assert kept == [(3, 64, 5.0), (4, 64, 6.0)]
+    (seen,) = world.rows("observations")
+    assert (seen["passes"], seen["sync_seconds"]) == (2, 0.05)
+    for each in (world.learning, world.after_a_restart()):
+        family = each.experience().of_family("alice/train")
+        assert family.noise.last is not None
+        assert (family.noise.last.epochs, family.noise.last.ratio) == (4, 12.0)
+        (point,) = family.points
+        assert (point.passes, point.local, point.step_seconds) == (2, 16.0, 0.2)
+
+
+def test_a_job_that_floods_keeps_its_latest_gradients_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "MOST_GRADIENTS", 3)
+    for epoch in range(6):
+        world.tell(msgspec.structs.replace(NOISY, epoch=float(epoch)), at=float(epoch + 1))
+        world.take()
+    assert [row["epochs"] for row in world.rows("gradients")] == [3, 4, 5]
+
+
+def test_gradients_at_a_size_that_slurm_did_not_give_teach_nothing(world: World) -> None:
+    world.tell(msgspec.structs.replace(NOISY, gpus=1))
+    world.take()
+    assert world.rows("gradients") == []
+
+
+def test_the_first_loss_and_the_last_outlast_reports_that_say_none(world: World) -> None:
+    world.store.put("jobs", [A_ROW])
+    for at, loss in ((1.0, 2.5), (2.0, 1.5), (3.0, None)):
+        world.tell(msgspec.structs.replace(NOISY, loss=loss, accuracy=None), at=at)
+        world.take()
+    told = world.learning.progress()[JobId(7)]
+    assert (told.initial_loss, told.loss, told.accuracy) == (2.5, 1.5, None)
+
+
+def test_a_job_that_tunes_has_the_batch_of_its_lease_at_once_and_others_what_they_say(
+    world: World,
+) -> None:
+    limits = {"batch_submitted": 64, "batch_most": 512, "batch_most_per_gpu": 128}
+    told = msgspec.structs.replace(REPORT, **limits)
+    world.store.put("leases", [{"job": 7, "sizes": "1-4", "gpus": 2, "batch": 256}])
+    world.tell(told, at=1.0)
+    world.take()
+    batches = Batch(submitted=64, most=512, most_per_gpu=128, initial=64)
+    assert world.learning.batches(JOB) == (64, batches)
+    world.tell(msgspec.structs.replace(told, tunes=True), at=2.0)
+    world.take()
+    assert world.learning.batches(JOB) == (256, replace(batches, tunes=True))
+    assert world.learning.batches(replace(JOB, gpus_on={"n1": 4}))[0] == 64
+
+
+def test_a_batch_too_large_for_the_smallest_size_does_not_bar_the_job_from_it(
+    world: World,
+) -> None:
+    limits = {"batch_submitted": 64, "batch_most": 512, "batch_most_per_gpu": 32}
+    world.tell(msgspec.structs.replace(REPORT, **limits))
+    world.take()
+    assert world.learning.batches(JOB)[1] == Batch(submitted=64, most=512, most_per_gpu=32)
+
+
+def test_a_finished_job_teaches_its_familys_length_once(world: World) -> None:
+    world.tell(REPORT)
+    world.take()
+    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)
+    for each in (world.learning, world.after_a_restart()):
+        assert list(each.experience().of_family("alice/train").lengths) == [640.0]

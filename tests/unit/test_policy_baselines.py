@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
@@ -7,8 +9,11 @@ from policy_builders import a_cluster, a_job, a_problem, on, unusable
 from ones.policies.fifo import Fifo
 from ones.policies.guard import validate
 from ones.policies.model import JobId, Plan, Problem
-from ones.policies.registry import make, names
+from ones.policies.ones import Ones
+from ones.policies.ones_settings import Settings
+from ones.policies.registry import information, make, names
 from ones.policies.srtf import Srtf
+from ones.policies.tiresias import Tiresias
 
 
 def plan(policy: Fifo | Srtf, problem: Problem) -> Plan:
@@ -22,11 +27,42 @@ def gpus(found: Plan) -> dict[int, int]:
 
 
 def test_policies_are_made_by_name() -> None:
-    assert [make(name).name for name in names()] == ["fifo", "ones", "srtf"]
+    assert {"fifo", "ones", "srtf", "tiresias", "optimus-oracle", "pollux", "sia"} <= {*names()}
+    assert [make(name).name for name in names()] == list(names())
+
+
+def test_a_policys_settings_stand_behind_its_name() -> None:
+    assert make("ones:generations=0:exponent=0.5") == Ones(Settings(generations=0, exponent=0.5))
+    assert make("tiresias:threshold=60") == Tiresias(threshold=60.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("ones:speed=1", "policy 'ones:speed=1': it has no setting 'speed'; known: batch_limits"),
+        ("ones:exponent=fast", "its setting exponent is not a number: 'fast'"),
+        ("ones:exponent=nan", "its setting exponent is not a number: 'nan'"),
+        ("ones:exact=2", "its setting exact is not true or false: '2'"),
+        ("ones:rank_power=1", "rank_power is 0 to below 1"),
+        ("ones:objective=best", "its setting objective is flow or sruf, not 'best'"),
+        ("fifo:exact=true", "it has no setting 'exact'; known: none"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(name: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        make(name)
+
+
+def test_oracles_are_known_as_such() -> None:
+    assert {name for name in names() if information(name) == "truth"} == {
+        name for name in names() if name.endswith("-oracle")
+    }
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="no policy 'lifo'; choose one of: fifo, ones, srtf"):
+    with pytest.raises(
+        ValueError, match="no policy 'lifo'; choose one of: fifo, ones,"
+    ):
         make("lifo")
 
 

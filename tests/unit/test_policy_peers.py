@@ -10,6 +10,7 @@ from policy_builders import PlainSpeed, a_cluster, a_job, a_problem, an_outlook,
 from ones.policies.guard import validate
 from ones.policies.model import Batch, Job, JobId, Node, Outlook, Plan, Policy, Problem, Segment
 from ones.policies.optimus import Optimus
+from ones.policies.placement import Room
 from ones.policies.pollux import Pollux
 from ones.policies.pollux_search import (
     Question,
@@ -21,6 +22,7 @@ from ones.policies.pollux_search import (
     search,
 )
 from ones.policies.sia import Sia
+from ones.policies.sia_choice import Menu, by_integer_programme, by_table
 from ones.policies.tiresias import Tiresias
 
 ALL: list[Policy] = [Tiresias(), Optimus(), Pollux(generations=20), Sia()]
@@ -146,6 +148,33 @@ class TestAnyPeer:
         patient = replace(policy, max_wait=4 * HOUR)  # type: ignore[type-var]
         found, _ = plan(patient, problem_of(jobs))
         assert JobId(5) in found.assignments
+
+    def test_jobs_wait_where_others_have_all_gpus(self, policy: Policy) -> None:
+        nodes = [replace(node, taken=4) for node in a_cluster()]
+        found, _ = plan(policy, problem_of([elastic(1), elastic(2)], nodes=nodes))
+        assert not found.assignments
+
+    def test_a_job_of_one_odd_size_runs(self, policy: Policy) -> None:
+        nodes = a_cluster(6)
+        jobs = [
+            elastic(1, "6", requested=6, nodes=nodes),
+            elastic(2, "3", requested=3, nodes=nodes),
+            elastic(3, "6", requested=6, nodes=nodes, uneven=False),
+        ]
+        found, _ = plan(policy, problem_of(jobs, nodes=nodes))
+        assert gpus(found) == {1: 6, 2: 3, 3: 6}
+
+    def test_nodes_that_others_use_in_part_are_no_reason_to_preempt(self, policy: Policy) -> None:
+        nodes = [replace(node, taken=1) for node in a_cluster()]
+        jobs = [
+            elastic(number, "1-4", uneven=False, requested=2, placement=on(**{f"n{number}": 2}))
+            for number in (1, 2)
+        ]
+        problem, memory = problem_of(jobs, nodes=nodes), None
+        for _ in range(3):
+            found, memory = plan(policy, problem, memory)
+            assert set(gpus(found)) == {1, 2}
+            problem = carried_out(problem, found)
 
     def test_without_jobs_there_is_nothing_to_do(self, policy: Policy) -> None:
         assert plan(policy, problem_of([]))[0] == Plan({}, {})
@@ -428,3 +457,21 @@ def test_sia_leaves_unchanged_configurations_where_they_are() -> None:
     problem = problem_of(jobs)
     found, _ = plan(Sia(), problem)
     assert all(found.assignments[job.id].placement == job.placement for job in jobs)
+
+
+@pytest.mark.parametrize("types", [("v100",), ("k80", "v100")])
+def test_sias_table_is_as_good_as_its_integer_programme(types: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(1)
+    menu = Menu.of(Room.of(a_cluster(4, types=types)), [], most=16)
+    for _ in range(20):
+        cost = np.round(rng.uniform(-1.1, 0.3, size=(7, len(menu.gpus))), 2)
+        cost[rng.random(cost.shape) < 0.3] = np.inf
+        found = [by_table(cost, menu), by_integer_programme(cost, menu)]
+        sums = []
+        for chosen in found:
+            taken = [one for one in chosen if one >= 0]
+            for kind, free in enumerate(menu.free):
+                assert sum(menu.gpus[one] for one in taken if menu.kind[one] == kind) <= free
+            sums.append(sum(cost[job, one] for job, one in enumerate(chosen) if one >= 0))
+        assert sums[0] <= sums[1] + 1e-9
+        assert sums[0] == pytest.approx(sums[1], rel=2e-4)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ from profile_builders import a_profile
 from replay_builders import PlainApplication, a_trace_job, a_workload, a_world
 
 from ones.daemon.ctl.main import main
+from ones.daemon.ctl.quiet import without_output
 from ones.daemon.replay.figures import Figures, as_json, labels
 from ones.daemon.replay.report import page
 from ones.daemon.replay.simulation import Run, replay
@@ -137,6 +139,14 @@ def test_many_jobs_and_one_that_takes_no_time_are_drawn() -> None:
     assert text.count('<g class="job">') == 120
     assert "nan" not in text
     assert "inf" not in re.sub(r"<title>.*?</title>", "", text)
+
+
+def test_what_a_solver_prints_does_not_reach_our_output(capfd: pytest.CaptureFixture[str]) -> None:
+    libc = ctypes.CDLL(None)
+    with without_output():
+        libc.puts(b"chatter")
+    print("answer")
+    assert capfd.readouterr().out == "answer\n"
 
 
 def ctl(*arguments: object) -> Result:

@@ -65,11 +65,13 @@ def only(workload: Workload) -> TraceJob:
 
 
 def run_seconds(job: TraceJob, gpu_type: str, *gpus_on: int) -> float:
-    """How long it trains on these GPUs with a sample a GPU, without restarts."""
+    """How long it trains on these GPUs with its own batch, without restarts."""
     batches = job.application.batches
     assert batches is not None
-    steps = float(job.application.epochs[-1]) * batches.reference / sum(gpus_on)
-    return steps * job.application.step(gpu_type, gpus_on, 1).seconds
+    local, passes = (int(part) for part in batches.split(batches.submitted, sum(gpus_on)))  # type: ignore[arg-type]
+    real = local * passes * sum(gpus_on)
+    steps = float(job.application.epochs[-1]) * batches.reference / real
+    return steps * job.application.step(gpu_type, gpus_on, local).seconds_of(passes)
 
 
 def test_jobs_of_a_named_application_follow_its_profile(tmp_path: Path) -> None:
@@ -168,12 +170,21 @@ def test_an_elastic_recorded_job_scales_by_amdahl(tmp_path: Path) -> None:
     assert run_seconds(job, "t4", 8) == pytest.approx(3600 * speedup(4) / speedup(8))
     assert run_seconds(job, "t4", 1) == pytest.approx(3600 * speedup(4))
     assert job.application.step("t4", (1,), 1).sync == pytest.approx(0.0)
-    batches = job.application.batches
-    assert batches is not None
-    least, most = batches.bounds(np.array([1, 3, 8]))
-    assert list(least) == list(most) == [1, 3, 8]
     with pytest.raises(OutsideProfile):
         job.application.step("p100", (4,), 64)
+
+
+@pytest.mark.parametrize("sizes", ["4", "1-8", "1-64", "2,3,4,5,7,11", "4-4096"])
+def test_a_recorded_job_keeps_its_batch_on_any_size(tmp_path: Path, sizes: str) -> None:
+    job = only(read(tmp_path, SIMPLE + f'0,train,ada,4,3600,"{sizes}",,,\n'))
+    batches = job.application.batches
+    assert batches is not None
+    for gpus in list(job.sizes)[:100]:
+        least, most = batches.bounds(np.array(gpus))
+        local, passes = batches.split(most, np.array(gpus))
+        assert least <= local * passes * gpus <= most
+        seconds = 3600 * speedup(4) / speedup(gpus)
+        assert run_seconds(job, "any", gpus) == pytest.approx(seconds, rel=1e-6)
 
 
 @pytest.mark.parametrize(

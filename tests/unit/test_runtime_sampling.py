@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,10 @@ SIZES = st.lists(
 )  # workers, batch, steps at that size
 
 
+def a_sampler(division: Division, progress: Progress) -> Sampler:
+    return Sampler(lambda: division, lambda: progress)
+
+
 def one_epoch(samples: int, sizes: Sequence[tuple[int, int, int]]) -> list[int]:
     """The samples that count, over runs of the given sizes, the last of which ends the epoch."""
     progress, seen = Progress(), []
@@ -27,7 +30,7 @@ def one_epoch(samples: int, sizes: Sequence[tuple[int, int, int]]) -> list[int]:
             for rank in range(workers)
         ]
         # Lists, so that the samplers read ahead of what is committed.
-        shares = [list(Sampler(cut, partial(lambda now: now, progress))) for cut in cuts]
+        shares = [list(a_sampler(cut, progress)) for cut in cuts]
         for step in range(min(steps, len(shares[0]))):
             for cut, share in zip(cuts, shares, strict=True):
                 seen += share[step] if cut.weight(progress.position) else []
@@ -59,7 +62,7 @@ def test_shares_of_a_step_are_level_and_their_weights_make_one(
 def test_all_workers_take_part_in_every_step(samples: int, batch: int, workers: int) -> None:
     for rank in range(workers):
         cut = Division(samples=samples, batch=batch, rank=rank, workers=workers)
-        shares = list(Sampler(cut, Progress))
+        shares = list(a_sampler(cut, Progress()))
         assert len(shares) == cut.steps
         assert all(shares)
 

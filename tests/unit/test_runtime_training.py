@@ -18,6 +18,7 @@ import pytest
 from listening_agent import ListeningAgent
 
 from ones.daemon.wire import Checkpoint, Report
+from ones.slurm_ext.runtime.reporting import Reporter
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -177,11 +178,59 @@ def test_a_checkpoint_is_confirmed_training_goes_on_and_a_kill_loses_only_what_c
     reports = agent.wait_for(2)
     assert isinstance(reports[0], Report)
     assert (reports[0].samples, reports[0].restarts) == (confirmed[0].samples, 1)
+    assert (reports[0].total_samples, reports[0].batch_most) == (EPOCHS * SAMPLES, 64)
     last = reports[-1]
     assert isinstance(last, Report)
     assert (last.samples, last.total_samples) == (EPOCHS * SAMPLES, EPOCHS * SAMPLES)
     assert (last.batch, last.batch_submitted, last.batch_most, last.gpus) == (32, BATCH, 64, 1)
     assert last.resumed_seconds is not None
+    agent.down()
+
+
+def test_a_job_takes_another_batch_when_an_epoch_begins_without_a_restart(
+    training: Training,
+) -> None:
+    agent = ListeningAgent(training.folder / "agent.sock")
+    agent.up()
+    inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(training.folder / "agent.sock")}
+    first = training.under_ones_run(2, pause=0.05, **inside, ONES_REPORT_SECONDS="0.1")
+    training.wait_for_steps(2)
+    agent.batch = 1000  # the script accepts 64
+    result = training.result()
+    assert first.returncode == 0
+    assert (result["batch"], result["samples"]) == (64, EPOCHS * SAMPLES)
+    sizes: dict[int, set[int]] = {}
+    counted: Counter[tuple[int, int]] = Counter()
+    steps = [training.seen(rank) for rank in range(2)]
+    for (epoch, mine), (other_epoch, others) in zip(*steps, strict=True):
+        assert epoch == other_epoch
+        sizes.setdefault(epoch, set()).add(len(mine) + len(others))
+        counted.update((epoch, number) for number in mine + others)
+    # Whole epochs with one batch each; the last step of one has what is left.
+    assert sizes[0] == {BATCH, SAMPLES % BATCH}
+    assert sizes[EPOCHS - 1] == {64, SAMPLES % 64}
+    assert set(counted.values()) == {1}
+    assert len(counted) == EPOCHS * SAMPLES
+    reports = [report for report in agent.wait_for(1) if isinstance(report, Report)]
+    assert all(report.tunes for report in reports)
+    timed = [report.batch for report in reports if report.step_seconds is not None]
+    assert timed == sorted(timed, key=lambda batch: batch or 0)
+    assert {BATCH, 64} <= set(timed)
+    agent.down()
+
+
+@pytest.mark.parametrize("said", [None, 0, -8, "32", True, 1e3, 10**30], ids=repr)
+def test_an_agent_that_says_nothing_usable_leaves_the_batch_as_it_is(
+    training: Training, said: object
+) -> None:
+    agent = ListeningAgent(training.folder / "agent.sock")
+    agent.batch = said  # type: ignore[assignment]
+    agent.up()
+    reporter = Reporter(str(training.folder / "agent.sock"), job=42, restarts=0)
+    reporter.report({"samples": 1})
+    agent.wait_for(1)
+    reporter.close()
+    assert reporter.batch is None
     agent.down()
 
 

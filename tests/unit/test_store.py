@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from ones.daemon.store import Store, StoreError
+from ones.daemon.store import _MIGRATIONS, Store, StoreError
 
 
 def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
@@ -56,3 +57,16 @@ def test_history_is_forgotten_by_age_and_running_jobs_are_not(tmp_path: Path) ->
         store.put("jobs", [row])
     store.forget(before=50.0)
     assert [row["job"] for row in store.rows("SELECT job FROM jobs ORDER BY job")] == [2, 3]
+
+
+def test_a_database_of_the_release_before_is_taken_over_with_what_it_holds(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "db")
+    old.executescript(f"BEGIN; {_MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
+    old.execute("INSERT INTO observations VALUES(1.0, 7, 'u/n', 'v100', 1, 2, 64, 0.5)")
+    old.commit()
+    old.close()
+    store = Store(tmp_path / "db")
+    row = store.row("SELECT * FROM observations")
+    assert row is not None
+    assert (row["step_seconds"], row["passes"], row["sync_seconds"]) == (0.5, 1, None)
+    assert store.rows("SELECT * FROM gradients") == []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ones.estimator.assess import Priors, assess, family_of
+from ones.estimator.experience import Experience
 from ones.estimator.progress import Finished, Progress
 from ones.estimator.restart import RestartCost
 from ones.estimator.speed import Observation
@@ -81,9 +82,7 @@ class VirtualCluster:
     round_seconds: float = 5.0
     seed: int = 1
     lives: dict[int, Life] = field(default_factory=dict)
-    observations: list[Observation] = field(default_factory=list)
-    finished: list[Finished] = field(default_factory=list)
-    restarts: list[RestartCost] = field(default_factory=list)
+    experience: Experience = field(default_factory=Experience)
     refusals: list[str] = field(default_factory=list)
 
     def run(self, scripts: list[Script], *, until: float = 5000.0) -> dict[int, Life]:
@@ -94,10 +93,8 @@ class VirtualCluster:
                 now=now,
                 nodes=self.nodes,
                 jobs=self._jobs(now),
-                observations=self.observations,
+                experience=self.experience,
                 progress=self._progress(now),
-                finished=self.finished,
-                restarts=self.restarts,
                 arrivals=[s.submit for s in scripts if s.submit <= now],
                 priors=Priors(restart_seconds=10.0, job_seconds=120.0),
             )
@@ -122,7 +119,9 @@ class VirtualCluster:
                     word = "resume"
                 if move.kind != "start":
                     moved.setdefault(move.job, []).append(now)
-                    self.restarts.append(RestartCost(job=move.job, family="", seconds=self.restart))
+                    self.experience.restart(
+                        RestartCost(job=move.job, family="", seconds=self.restart)
+                    )
                 life.moves.append(word)
                 life.sizes.append((now, after))
                 life.placement, life.batch = (
@@ -156,13 +155,17 @@ class VirtualCluster:
             if life.done + rate * (then - begin) >= TOTAL:
                 life.ended = begin + (TOTAL - life.done) / rate
                 life.placement = None
-                self.finished.append(
-                    Finished(family=family_of("ada", life.script.name), total_samples=TOTAL)
+                self.experience.finish(
+                    Finished(
+                        job=JobId(life.script.id),
+                        family=family_of("ada", life.script.name),
+                        total_samples=TOTAL,
+                    )
                 )
             else:
                 life.done += rate * (then - begin)
                 placement = life.placement
-                self.observations.append(
+                self.experience.observe(
                     Observation(
                         job=JobId(life.script.id),
                         family=family_of("ada", life.script.name),

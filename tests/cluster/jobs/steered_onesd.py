@@ -1,4 +1,4 @@
-"""onesd as it is, steered by a test: with a policy that never rests, killed at a chosen point.
+"""onesd as it is, steered by a test: with a policy of the test's, killed at a chosen point.
 
 usage: steered_onesd.py [--die-at N] [--before STEP COMMAND] -- ONESD ARGUMENTS
 
@@ -13,8 +13,11 @@ import signal
 import subprocess
 import sys
 
-from ones.daemon import controller, mover, onesd
+import numpy as np
+
+from ones.daemon import mover, onesd
 from ones.policies import registry
+from ones.policies import round as rounds
 from ones.policies.guard import Verdict
 from ones.policies.model import Assignment, Plan
 from ones.policies.placement import Room
@@ -41,6 +44,27 @@ class Seesaw:
         return Plan(assignments), None
 
 
+class LargestBatch:
+    """Every job stays where it is, or starts at its least size; then with its largest batch."""
+
+    name = "largest-batch"
+
+    def plan(self, problem, memory, rng):
+        assignments = {}
+        for job in problem.jobs:
+            if job.placement is not None and job.batches is not None:
+                least, most = job.batches.bounds(np.array(job.placement.gpus))
+                batch = int(most) if most >= least else None
+                assignments[job.id] = Assignment(job.placement, batch, "its largest batch")
+            elif job.placement is None and job.startable and not job.fixed:
+                others = [one.placement for one in problem.jobs if one.placement]
+                shapes = sorted(shape for shape in job.shapes if shape.gpus == job.sizes.least)
+                found = Room.of(problem.nodes, others).place_job(job, shapes)
+                if found is not None:
+                    assignments[job.id] = Assignment(found, None, "it starts")
+        return Plan(assignments), None
+
+
 def main() -> None:
     ours, _, theirs = " ".join(sys.argv[1:]).partition("-- ")
     parser = argparse.ArgumentParser()
@@ -48,8 +72,9 @@ def main() -> None:
     parser.add_argument("--before", nargs="+", default=[])
     options = parser.parse_args(ours.split())
     # The guard refuses moves that gain nothing, as these do; it is not what is tested here.
-    controller.check = lambda moves, *_: Verdict(tuple(moves), ())
-    registry._POLICIES["seesaw"] = lambda _: Seesaw()
+    rounds.check = lambda moves, *_: Verdict(tuple(moves), ())
+    for policy in (Seesaw(), LargestBatch()):
+        registry._POLICIES[policy.name] = registry._Entry(lambda *_, made=policy: made)
     points = 0
 
     def point() -> None:
