@@ -27,11 +27,11 @@ class Settings:
     charge_restarts: bool = True  # in the score; they are paid in any case
     horizon: Seconds | None = None  # over which a restart is charged; None: as events come
     exact: bool = True  # the best sizes by knapsack seed the population
-    population: int = 16
-    generations: int = 3  # 0: no evolution
+    population: int = 12
+    generations: int = 2  # 0: no evolution
     effort: int = 400_000  # bounds generations x population x (GPUs + options): time, in effect
     mutation: float = 0.1  # chance that a job of a candidate is preempted
-    finalists: int = 3  # candidates placed on real nodes
+    finalists: int = 2  # candidates placed on real nodes
     kept: int = 8  # candidates carried to the next round
     max_wait: Seconds = MAX_WAIT  # who waited longer comes first
 

@@ -126,7 +126,7 @@ class SimulatedJob:
         if self.placement is None:
             return None
         local, passes = self.split()
-        counts = tuple(gpus for _, gpus in self.placement.gpus_on)
+        counts = tuple(sorted((gpus for _, gpus in self.placement.gpus_on), reverse=True))
         try:
             step = self.trace.application.step(self.gpu_type, counts, local)
         except OutsideProfile:

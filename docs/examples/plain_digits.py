@@ -21,7 +21,7 @@ from torch import nn
 
 HELD_BACK = 297  # samples to test with
 BATCH, RATE = 128, 0.1  # what this script was written for
-BATCH_MOST = 512
+BATCH_MOST, BATCH_MOST_PER_GPU = 512, 128
 
 rank = int(os.environ.get("SLURM_PROCID", "0"))
 world = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
@@ -60,6 +60,12 @@ def tell(name, **fields):
             write(Path(folder) / f"{name}.json", lambda file: file.write(message))
         except OSError as fault:
             print(f"no message to the agent: {fault}", file=sys.stderr)
+
+
+def since_start():
+    """Seconds for which this process has been running, its slow imports included."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def load_digits():
@@ -116,6 +122,7 @@ def main():
         "batch": batch,
         "batch_submitted": BATCH,
         "batch_most": BATCH_MOST,
+        "batch_most_per_gpu": BATCH_MOST_PER_GPU,
         "epoch_samples": len(train),
         "total_samples": options.epochs * len(train),
     }
@@ -134,6 +141,8 @@ def main():
             loss.backward()
             optimizer.step()
             done, samples, steps = done + size, samples + size, steps + 1
+            # What a restart costs: ONES weighs it against what a move gains.
+            declared.setdefault("resumed_seconds", since_start())
 
             # All workers must act at the same step, and the signal may reach some of them later.
             vote = torch.tensor([int(asked)], device=device)

@@ -51,7 +51,7 @@ class Site:
 
     def beat(self, *, age: float = 0, hold: str = "yes", more: str = "") -> None:
         self.heartbeat.write_text(
-            f"ones-heartbeat 1\ntime {NOW - age:.0f}\nlifetime 30\nhold {hold}\n{more}"
+            f"ones-heartbeat 1\ntime {time.time() - age:.0f}\nlifetime 30\nhold {hold}\n{more}"
         )
 
     def wrote_down(self, *rows: tuple[int, int, float | None]) -> None:

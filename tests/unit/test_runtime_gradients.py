@@ -101,8 +101,7 @@ def truth(rows: Any) -> tuple[float, float]:
 
 
 @needs_torch
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("batch", ["16", "32"])
+@pytest.mark.parametrize(("workers", "batch"), [(1, "16"), (1, "32"), (3, "32")])
 def test_one_worker_and_several_with_any_batch_find_the_noise_that_is_there(
     tmp_path: Path, numbers: Any, workers: int, batch: str
 ) -> None:

@@ -245,6 +245,33 @@ def test_a_worker_that_fails_ends_the_others_and_its_code_is_the_launchers(
     assert time.monotonic() - begun < 15
 
 
+def test_nothing_is_reported_before_every_worker_can_be_signalled(training: Training) -> None:
+    agent = ListeningAgent(training.folder / "agent.sock")
+    agent.up()
+    training.script.write_text(
+        "import os, pathlib, time\n"
+        "import torch.distributed as dist\n"
+        "from ones.slurm_ext import runtime as ones\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 7:\n"
+        "    time.sleep(1)\n"
+        "    pathlib.Path(os.environ['SEEN']).touch()\n"
+        "job = ones.init()\n"
+        "time.sleep(1)\n"
+        "job.close()\n"
+        "dist.destroy_process_group()\n"
+    )
+    inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(training.folder / "agent.sock")}
+    running = training.under_ones_run(8, **inside, USE_LIBUV="0")
+    until = time.monotonic() + 60
+    while not agent.taken and time.monotonic() < until:
+        time.sleep(0.01)
+    assert agent.taken
+    assert (training.folder / "seen").exists()
+    assert running.wait(timeout=30) == 0
+    agent.down()
+
+
 def test_the_same_script_runs_under_torchrun(training: Training) -> None:
     plain = {"SEEN": "", "CHECKPOINTS": str(training.folder / "none")}
     training.start("-m", "torch.distributed.run", "--nproc-per-node=2", **plain)
