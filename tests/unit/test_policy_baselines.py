@@ -60,9 +60,7 @@ def test_oracles_are_known_as_such() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        ValueError, match="no policy 'lifo'; choose one of: fifo, ones,"
-    ):
+    with pytest.raises(ValueError, match="no policy 'lifo'; choose one of: fifo, ones,"):
         make("lifo")
 
 
