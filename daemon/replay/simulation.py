@@ -244,10 +244,10 @@ class _Simulation:
     def _finish(self, job: SimulatedJob) -> None:
         family = family_of(job.trace.user, job.trace.family)
         samples = job.progress * (job.batches.reference if job.batches else 1)
-        self.experience.finish(Finished(family=family, total_samples=samples, job=job.id))
         self.experience.restart(
             RestartCost(job=job.id, family=family, seconds=self._restart_seconds(job))
         )
+        self.experience.finish(Finished(family=family, total_samples=samples, job=job.id))
 
 
 def replay(

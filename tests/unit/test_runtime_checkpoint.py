@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ones.slurm_ext.runtime import checkpoint as module
 from ones.slurm_ext.runtime.checkpoint import Checkpoints, Moment, Writable
+from ones.slurm_ext.runtime.gradients import Smoothed
 from ones.slurm_ext.runtime.learning_rate import Ramp
 from ones.slurm_ext.runtime.sampling import Progress
 
 
 def a_moment(samples: int) -> Moment:
     progress = Progress(epoch=1, position=samples % 100, samples=samples)
-    return Moment(progress=progress, epoch_samples=100, batch=32, ramp=Ramp(end=2.0, steps=3))
+    return Moment(
+        progress=progress,
+        epoch_samples=100,
+        batch=32,
+        ramp=Ramp(end=2.0, steps=3),
+        noise=Smoothed(count=12, sqr=0.5, var=8.0),
+        declared={"batch_submitted": 16, "batch_most": None, "total_samples": 1000},
+    )
 
 
 def saved(checkpoints: Checkpoints, samples: int) -> Path:
@@ -36,6 +46,17 @@ def test_the_newest_checkpoint_is_found_with_all_it_was_told(tmp_path: Path) -> 
     assert found is not None
     assert found.moment == a_moment(150)
     assert found.state.read_bytes() == b"state at 150"
+
+
+def test_a_checkpoint_of_a_release_that_measured_no_noise_is_gone_on_from(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    manifest = saved(checkpoints, 150) / module.MANIFEST
+    written = json.loads(manifest.read_text())
+    del written["moment"]["noise"], written["moment"]["declared"]
+    manifest.write_text(json.dumps(written))
+    found = checkpoints.latest()
+    assert found is not None
+    assert found.moment == replace(a_moment(150), noise=Smoothed(), declared={})
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
