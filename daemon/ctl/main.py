@@ -13,6 +13,7 @@ import click
 from ones.daemon.config import ConfigError, load_config
 from ones.daemon.ctl.client import NotAllowed, Unreachable, ask
 from ones.daemon.ctl.replay import replay
+from ones.daemon.ctl.solve import solve
 from ones.daemon.ctl.table import cell, duration, moment, table
 from ones.slurm_ext.errors import OnesError
 
@@ -279,3 +280,4 @@ def resume() -> None:
 
 
 main.add_command(replay)
+main.add_command(solve)

@@ -1,0 +1,119 @@
+"""Problems for the tests of Gavel's policies."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ones.policies.gavel import Allocation, Entity, Pairs, Problem
+from ones.policies.model import Floats
+
+
+def a_problem(throughput: Any, gpus: Any, **fields: Any) -> Problem:
+    """Jobs 0, 1, ... whose fields are 1 where not given."""
+    given = {
+        name: np.asarray(value, dtype=np.float64) if isinstance(value, list) else value
+        for name, value in fields.items()
+        if name not in ("jobs", "columns")
+    }
+    named = {name: fields[name] for name in ("jobs", "columns") if name in fields}
+    return Problem.of(np.array(throughput, dtype=float), np.array(gpus), **given, **named)
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 12, *, paired: bool = False) -> Problem:
+    """Jobs of all sorts: ties, types that some can't run on, pools without GPUs, wide spreads."""
+    jobs = draw(st.integers(1, most))
+    types = draw(st.integers(1, 4))
+    manner = draw(st.sampled_from(["unlike", "table", "equal"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    speed = 10 ** rng.uniform(-1, 2, (jobs, 1)) * 10 ** rng.normal(0, 0.3, (jobs, types))
+    if manner == "table":
+        speed = speed[rng.integers(0, max(1, jobs // 3), jobs)]
+    if manner == "equal":
+        speed = np.ones_like(speed)
+    gpus = rng.integers(0, draw(st.sampled_from([4, 12, 40])) + 1, types).astype(float)
+    gpus[0] = max(gpus[0], 2.0)
+    speed[:, 1:] = np.where(rng.random((jobs, types - 1)) < 0.15, 0.0, speed[:, 1:])
+    fields: dict[str, Any] = {}
+    if paired:
+        first, second = np.triu_indices(jobs, 1)
+        shared = rng.uniform(0.2, 0.9, (len(first), types, 2))
+        both = np.stack([speed[first], speed[second]], axis=-1)
+        shared[rng.random(len(first)) < 0.2] = 0.0
+        fields["pairs"] = Pairs(first=first, second=second, throughput=shared * both)
+    return Problem.of(
+        speed,
+        gpus,
+        gang=rng.choice([1.0, 2.0], jobs, p=[0.7, 0.3]),
+        weight=rng.choice([1.0, 5.0], jobs) if draw(st.booleans()) else None,
+        steps=10 ** rng.uniform(1, 6, jobs),
+        age=rng.uniform(0, 1e4, jobs) * (rng.random(jobs) < 0.6),
+        isolated=rng.uniform(0, 1e4, jobs) * (rng.random(jobs) < 0.6),
+        costs=rng.uniform(0.1, 3.0, types),
+        **fields,
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn, jobs: int) -> tuple[Entity, ...]:
+    """Entities up to three deep over rows 0 ... jobs - 1."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def split(rows: tuple[int, ...], depth: int) -> Entity:
+        rule, weight = str(rng.choice(["fairness", "fifo"])), float(rng.integers(1, 4))
+        name = f"e{rows[0]}-{depth}"
+        if depth == 2 or len(rows) < 3 or rng.random() < 0.4:
+            return Entity(name, rule, weight, jobs=rows)
+        cut = int(rng.integers(1, len(rows)))
+        parts = (split(rows[:cut], depth + 1), split(rows[cut:], depth + 1))
+        return Entity(name, rule, weight, entities=parts)
+
+    cuts = sorted(set(rng.integers(1, jobs, 2).tolist())) if jobs > 1 else []
+    edges = [0, *cuts, jobs]
+    return tuple(split(tuple(range(a, b)), 0) for a, b in pairwise(edges))
+
+
+def throughputs(problem: Problem, allocation: Allocation) -> Floats:
+    """The steps a second that each job gets."""
+    shares, kind = allocation.shares, problem.kind
+    speed = np.einsum("ik,ik->i", problem.throughput, shares.alone)
+    table = {
+        (int(a), int(b)): both
+        for a, b, both in zip(
+            problem.pairs.first, problem.pairs.second, problem.pairs.throughput, strict=True
+        )
+    }
+    for i, j, x in zip(shares.first, shares.second, shares.together, strict=True):
+        pair = int(kind[i]), int(kind[j])
+        both = table[pair] if pair in table else table[pair[::-1]][:, ::-1]
+        speed[i] += both[:, 0] @ x
+        speed[j] += both[:, 1] @ x
+    return np.asarray(speed)
+
+
+def excess(problem: Problem, allocation: Allocation) -> float:
+    """By how much the worst limit is exceeded."""
+    shares = allocation.shares
+    spent = shares.together.sum(axis=1)
+    busy = shares.alone.sum(axis=1)
+    np.add.at(busy, shares.first, spent)
+    np.add.at(busy, shares.second, spent)
+    used = problem.gang @ shares.alone + problem.gang[shares.first] @ shares.together
+    used = np.bincount(problem.pool, used, len(problem.gpus))
+    return max(
+        float(busy.max() - 1.0),
+        float(((used - problem.gpus) / np.maximum(problem.gpus, 1.0)).max()),
+        -float(shares.alone.min()),
+        -float(shares.together.min(initial=0.0)),
+    )
+
+
+def idle_gpus(problem: Problem, allocation: Allocation) -> Floats:
+    """The GPUs of each pool that nobody uses."""
+    shares = allocation.shares
+    used = problem.gang @ shares.alone + problem.gang[shares.first] @ shares.together
+    return np.asarray(problem.gpus - np.bincount(problem.pool, used, len(problem.gpus)))
