@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ones.estimator.assess import Priors
+from ones.estimator.assess import Knowledge, Priors
 from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT
 from ones.policies.registry import information, make
@@ -67,6 +67,12 @@ class EstimatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     restart_seconds: Period = 30.0
     job_seconds: Period = 600.0
+    goodput: bool = False
+    """Plan by efficient samples where jobs report their gradient noise. Off, because a script that
+    ends after so many epochs ends sooner with a larger batch, however inefficient."""
+
+    def knowledge(self) -> Knowledge:
+        return Knowledge(noise=self.goodput)
 
     def priors(self) -> Priors:
         return Priors(restart_seconds=self.restart_seconds, job_seconds=self.job_seconds)

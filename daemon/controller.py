@@ -143,6 +143,7 @@ class Controller:
             progress=self._learning.progress(),
             arrivals=self._records.arrivals(since=begun - ARRIVALS),
             priors=self.config.estimator.priors(),
+            knowledge=self.config.estimator.knowledge(),
         )
         limits, history = self.config.guard.limits(), self._records.history(begun)
         number = self.published.number + 1

@@ -50,6 +50,7 @@ class Knowledge:
 
     declared: bool = True  # what jobs declare of their own length
     families: bool = True  # what other jobs of the same kind have told
+    noise: bool = True  # the gradient noise: right where jobs end after so many efficient samples
 
 
 def family_of(user: str, name: str) -> str:
@@ -162,7 +163,7 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         epochs=prediction.epochs,
         points=len(one.records),
         batch=one.batch,
-        segments=_segments(one, experience, prediction),
+        segments=_segments(one, experience, prediction) if knowledge.noise else (),
         speed_error=_speed_error(one, speed, sources.per_node),
     )
 

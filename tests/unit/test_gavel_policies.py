@@ -93,17 +93,14 @@ def test_finish_time_fairness_is_that_of_the_latest_job(problem: Problem) -> Non
 @given(problem=problems())
 def test_nobody_can_have_more_without_taking_it_from_another(name: str, problem: Problem) -> None:
     """Pareto efficiency: with everybody's speed kept, the sum of relative speeds can't grow."""
-    speed = throughputs(problem, allocate(name, problem))
-    if "water" in name:  # the allocation may give more than the levels, but nobody less
-        levels = allocate(name, problem).levels
-        assert levels is not None
-        speed = levels * problem.average
+    allocation = allocate(name, problem)
+    speed = throughputs(problem, allocation)
+    if allocation.levels is not None:
+        speed = allocation.levels * problem.average
     best = problem.throughput.max(axis=1)
     total = most(problem, 1.0 / best, speed * (1 - 1e-7))
-    if "water" not in name:
-        assert total == pytest.approx(float((speed / best).sum()), rel=1e-5)
-    else:  # what is beyond the levels helps nobody who is at the level of the lowest
-        assert total >= float((speed / best).sum()) * (1 - 1e-5)
+    # Where two types are nearly the same to a job, its last digits are worth a thousand times more.
+    assert total == pytest.approx(float((speed / best).sum()), rel=1e-3)
 
 
 @some
