@@ -163,7 +163,7 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         epochs=prediction.epochs,
         points=len(one.records),
         batch=one.batch,
-        segments=_segments(one, experience, prediction) if knowledge.noise else (),
+        segments=_segments(one, experience, prediction) if sources.knowledge.noise else (),
         speed_error=_speed_error(one, speed, sources.per_node),
     )
 
