@@ -1,0 +1,151 @@
+"""What runs asked for and what they used, as Slurm's accounting has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import SlurmError
+
+_COLUMNS = (
+    "JobIDRaw",
+    "Restarts",
+    "State",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "NNodes",
+    "NTasks",
+    "AllocCPUS",
+    "ReqMem",
+    "TotalCPU",
+    "MaxRSS",
+    "TimelimitRaw",
+)
+JOBS_A_CALL = 5000
+KIB = {"": 1 / 1024, "K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3, "P": 1024.0**4}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)B?([cn]?)", re.IGNORECASE)
+_TIME = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+(?:\.[0-9]+)?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """One run that has ended. Memory in MiB, of each node; None where Slurm doesn't know it."""
+
+    job: int
+    ordinal: int  # restarts before it
+    state: str
+    started: float
+    ended: float
+    nodes: int
+    cpus: int  # of all nodes
+    memory_asked: float | None = None
+    time_limit: float | None = None  # seconds
+    memory: float | None = None
+    cpu_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(self.ended - self.started, 0.0)
+
+
+def usage_of(commands: Commands, jobs: Iterable[int]) -> list[Usage]:
+    """The ended runs of these jobs. Raises SlurmError."""
+    wanted = sorted(set(jobs))
+    found: list[Usage] = []
+    for at in range(0, len(wanted), JOBS_A_CALL):
+        found += _read(commands, wanted[at : at + JOBS_A_CALL])
+    return found
+
+
+def _read(commands: Commands, jobs: Sequence[int]) -> list[Usage]:
+    text = commands.run(
+        "sacct",
+        "--duplicates",
+        "--parsable2",
+        "--noheader",
+        "--allusers",
+        "--jobs=" + ",".join(map(str, jobs)),
+        "--format=" + ",".join(_COLUMNS),
+    )
+    runs: list[Usage] = []
+    ended = False  # whether the steps that follow are those of the last run in the list
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != len(_COLUMNS):
+            raise SlurmError("sacct", f"a line has {len(fields)} fields, not {len(_COLUMNS)}")
+        of = dict(zip(_COLUMNS, fields, strict=True))
+        if of["JobIDRaw"].isdecimal():
+            run = _run(of)
+            ended = run is not None
+            if run is not None:
+                runs.append(run)
+        elif ended:
+            runs[-1] = _with_step(runs[-1], of)
+    return runs
+
+
+def _run(of: dict[str, str]) -> Usage | None:
+    """None for what has not ended, or never ran."""
+    if not (of["Start"].isdecimal() and of["End"].isdecimal()):
+        return None
+    nodes = max(_count(of["NNodes"]), 1)
+    return Usage(
+        job=int(of["JobIDRaw"]),
+        ordinal=_count(of["Restarts"]),
+        state=of["State"].split(" ", 1)[0],  # CANCELLED by UID
+        started=float(of["Start"]),
+        ended=float(of["End"]),
+        nodes=nodes,
+        cpus=_count(of["AllocCPUS"]),
+        memory_asked=_asked(of["ReqMem"], nodes=nodes, cpus=_count(of["AllocCPUS"])),
+        time_limit=60.0 * _count(of["TimelimitRaw"]) or None,
+        cpu_seconds=seconds_in(of["TotalCPU"]),
+    )
+
+
+def _with_step(run: Usage, of: dict[str, str]) -> Usage:
+    """MaxRSS is of the largest task; each node is taken to have had its share of such tasks."""
+    mebibytes = size_in(of["MaxRSS"])
+    if mebibytes is None:
+        return run
+    tasks, nodes = max(_count(of["NTasks"]), 1), max(_count(of["NNodes"]), 1)
+    return replace(run, memory=max(run.memory or 0.0, mebibytes * tasks / min(tasks, nodes)))
+
+
+def _asked(text: str, *, nodes: int, cpus: int) -> float | None:
+    """ReqMem is of the whole job; older Slurm says n or c for that of each node or CPU."""
+    match = _SIZE.fullmatch(text.strip())
+    mebibytes = size_in(text)
+    if match is None or not mebibytes:
+        return None
+    match match[3].lower():
+        case "n":
+            return mebibytes
+        case "c":
+            return mebibytes * cpus / nodes
+        case _:
+            return mebibytes / nodes
+
+
+def size_in(text: str) -> float | None:
+    """MiB in what Slurm writes as 4096K or 2.5G; None where there is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    return float(match[1]) * KIB[match[2].upper()] / 1024.0
+
+
+def seconds_in(text: str) -> float | None:
+    """Seconds in what Slurm writes as [D-][HH:]MM:SS[.mmm]; None where there is no time."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,92 @@
+"""The figures that docs/liquid.md claims of pairs, and what the command says of bad files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import interference
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lucid"
+TABLE = SHARED / "colocate_info.csv"
+HEADING = "model1,batchsize1,amp1,speed1,model2,batchsize2,amp2,speed2,gpu_util,gmem_util\n"
+GOOD = HEADING + "a,32,0,0.9,b,32,0,0.8,90,50\na,32,0,0.7,a,32,0,0.7,99,60\n"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = interference.main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not TABLE.is_file(), reason="the measured pairs are not beside the checkout")
+@pytest.mark.parametrize("single", [SHARED / "single_data.csv", None])
+def test_held_out_pairs_are_foretold_with_a_third_of_the_error_of_the_mean(
+    single: Path | None,
+) -> None:
+    found = interference.report([TABLE], single, 0.8)["ways"]
+    lines = {one["way"]: one for one in found if one["left_out"] == "pairs"}
+    assert lines["process"]["mae"] < 0.4 * lines["mean"]["mae"]
+    assert lines["process"]["mae"] < 0.75 * lines["nearest"]["mae"]
+    assert lines["process"]["precision"] > 0.95
+    assert lines["process"]["recall"] > 0.96
+    assert lines["process"]["sure_precision"] > 0.98
+    assert lines["process"]["sure_recall"] > 0.85
+
+
+def test_the_answer_has_every_way_and_every_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text(GOOD)
+    code, out, _ = said(capsys, file, file, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["schema"] == 1
+    assert answer["single"] is None
+    assert [one["way"] for one in answer["ways"]] == list(interference.WAYS)
+    assert [one["model"] for one in answer["models"]] == ["a", "b"]
+    code, out, _ = said(capsys, file, file)
+    assert code == 0
+    assert "| process |" in out
+
+
+def test_what_jobs_do_alone_is_read_from_beside_the_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, single = tmp_path / "pairs.csv", tmp_path / "single_data.csv"
+    file.write_text(GOOD)
+    single.write_text("model,batchsize,amp,gpu_util,gmem_util\na,32,0,60,30\n")
+    _, out, _ = said(capsys, file, file, "--json")
+    assert json.loads(out)["single"] == str(single)
+    _, out, _ = said(capsys, file, file, "--json", "--single", "none")
+    assert json.loads(out)["single"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        (HEADING, "has 0 pairs, and at least 2 are needed"),
+        (HEADING + "a,32,0,0.9,b,32,0,0.8,90,50\n", ":2: has 1 pairs, and at least 2"),
+        (HEADING.replace("speed2", "x") + "\n", ":1: column speed2: is missing"),
+        (GOOD + "a,32,0,fast,b,32,0,0.8,90,50\n", ":4: column speed1: 'fast' is not a number"),
+        (GOOD + "a,32,0,-1,b,32,0,0.8,90,50\n", ":4: column speed1: '-1' is less than 0"),
+        (GOOD + "a,32,0,0.9,b,32,0,99,90,50\n", ":4: column speed2: '99' is more than 10"),
+        (GOOD + "a,0,0,0.9,b,32,0,0.9,90,50\n", ":4: column batchsize1: '0' is not above 0"),
+    ],
+)
+def test_a_bad_file_gets_one_line_that_names_the_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text(GOOD)
+    bad.write_text(text)
+    code, out, err = said(capsys, bad, good)
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert str(bad) in err
+    assert words in err

@@ -1,0 +1,107 @@
+"""The figures that docs/liquid.md claims of needs, and what the command says of bad files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import needs
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lucid"
+TABLE = SHARED / "single_data.csv"
+published = pytest.mark.skipif(
+    not TABLE.is_file(), reason="the measured profiles are not beside the checkout"
+)
+HEADING = "model,dataset,batchsize,amp,gpu_util,gmem\n"
+GOOD = HEADING + "a,d,32,0,50,3000\na,d,64,0,80,4000\nb,d,32,1,20,2500\n"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = needs.main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.shared
+@published
+@pytest.mark.parametrize(
+    ("way", "memory", "utilization"),
+    [
+        ("a family", 0.35, 0.42),
+        ("a batch size of a family", 0.05, 0.1),
+        ("a batch size", 0.05, 0.1),
+    ],
+)
+def test_the_structural_model_beats_the_means_and_suggests_enough(
+    way: str, memory: float, utilization: float
+) -> None:
+    found = needs.crossed([TABLE], ["structural", "mean", "family mean"], needs.CARD)
+    lines = {one["regressor"]: one for one in found["all"] if one["way"] == way}
+    structural = lines["structural"]
+    assert structural["memory_error"] < memory
+    assert structural["utilization_error"] < utilization
+    assert structural["memory_under"] <= 0.01
+    for other in ("mean", "family mean"):
+        assert structural["memory_error"] < lines[other]["memory_error"]
+        assert structural["utilization_error"] < lines[other]["utilization_error"]
+
+
+@pytest.mark.shared
+@published
+def test_head_room_of_models_that_have_run_is_less_than_half_as_much_again() -> None:
+    found = needs.crossed([TABLE], ["structural"], needs.CARD)["all"]
+    assert all(one["memory_reserved"] < 0.5 for one in found if one["way"] != "a family")
+
+
+def test_the_answer_has_a_line_for_each_model_and_regressor_and_one_for_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_text(GOOD)
+    code, out, _ = said(capsys, file, file, "--json", "--regressor", "structural")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["schema"] == 1
+    assert [one["model"] for one in answer["rows"]] == ["a", "b"]
+    assert answer["all"][0]["runs"] == 3
+    code, out, _ = said(capsys, file, file, "--regressor", "mean")
+    assert code == 0
+    assert "| a | 2 | same | mean |" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("model,batchsize,gpu_util\na,32,50\n", ":1: column gmem: is missing"),
+        (HEADING, "has 0 runs, and at least 2 are needed"),
+        (HEADING + "a,d,32,0,50,3000\n", ":2: has 1 runs, and at least 2 are needed"),
+        (GOOD + "a,d,many,0,50,3000\n", ":5: column batchsize: 'many' is not a number"),
+        (GOOD + "a,d,0,0,50,3000\n", ":5: column batchsize: '0' is not from"),
+        (GOOD + "a,d,32,0,50,nan\n", ":5: column gmem: 'nan' is not a finite number"),
+        (GOOD + "a,d,32,0,50,0\n", ":5: column gmem: '0' is not above 0"),
+        (GOOD + "a,d,32,0,101,9\n", ":5: column gpu_util: '101' is more than 100"),
+        (GOOD + "a,d,32,2,50,9\n", ":5: column amp: '2' is more than 1"),
+        (GOOD + ",d,32,0,50,9\n", ":5: column model: is empty"),
+        (GOOD + "a,d\n", ":5: has 2 columns where the heading has 6"),
+    ],
+)
+def test_a_bad_file_gets_one_line_that_names_the_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text(GOOD)
+    bad.write_text(text)
+    code, out, err = said(capsys, bad, good)
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert str(bad) in err
+    assert words in err
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, tmp_path / "none.csv", tmp_path / "none.csv")
+    assert code == 1
+    assert "none.csv: can't be read: No such file" in err
