@@ -98,6 +98,7 @@ class _Sources:
     nodes: Mapping[str, Node]
     per_node: int  # GPUs of the largest node
     kinds: dict[frozenset[str], str] = field(default_factory=dict)
+    every_kind: dict[frozenset[str], tuple[str, ...]] = field(default_factory=dict)
 
     def kind(self, nodes: frozenset[str]) -> str:
         """The GPU type of the first of these nodes."""
@@ -105,6 +106,14 @@ class _Sources:
         if found is None:
             first = min((name for name in nodes if name in self.nodes), default="")
             found = self.kinds[nodes] = self.nodes[first].gpu_type if first else ""
+        return found
+
+    def kinds_of(self, nodes: frozenset[str]) -> tuple[str, ...]:
+        """The GPU types of these nodes."""
+        found = self.every_kind.get(nodes)
+        if found is None:
+            there = {self.nodes[name].gpu_type for name in nodes if name in self.nodes}
+            found = self.every_kind[nodes] = tuple(sorted(there))
         return found
 
 
@@ -133,7 +142,10 @@ def _known(job: Job, told: Progress | None, sources: _Sources) -> _Known:
         family=family,
         records=records,
         speed=records.speed(
-            requested=job.requested, batches=job.batches, factors=experience.type_factors()
+            requested=job.requested,
+            batches=job.batches,
+            factors=experience.type_factors(),
+            completion=experience.completion(),
         ),
         prediction=experience.predict(told, family, declared=sources.knowledge.declared),
         told=told,
@@ -164,7 +176,8 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         points=len(one.records),
         batch=one.batch,
         segments=_segments(one, experience, prediction) if sources.knowledge.noise else (),
-        speed_error=_speed_error(one, speed, sources.per_node),
+        speed_error=_speed_error(one, speed, sources.per_node, one.kind),
+        type_errors=_type_errors(one, speed, sources),
     )
 
 
@@ -183,15 +196,26 @@ def _segments(one: _Known, experience: Experience, found: Prediction) -> tuple[S
     )
 
 
-def _speed_error(one: _Known, speed: LearntSpeed | AssumedSpeed, per_node: int) -> float:
+def _type_errors(
+    one: _Known, speed: LearntSpeed | AssumedSpeed, sources: _Sources
+) -> Mapping[str, float]:
+    if isinstance(speed, AssumedSpeed):
+        return {}
+    kinds = sources.kinds_of(one.job.nodes)
+    if len(kinds) < 2:
+        return {}
+    return {kind: _speed_error(one, speed, sources.per_node, kind) for kind in kinds}
+
+
+def _speed_error(one: _Known, speed: LearntSpeed | AssumedSpeed, per_node: int, kind: str) -> float:
     """Where the job runs; where it waits, at its requested size on as few nodes as there are."""
     job = one.job
     if isinstance(speed, AssumedSpeed):
         return 2.0 * DOUBT
     batch = float(job.batch or (job.batches.submitted if job.batches else one.batch))
     if job.placement is not None:
-        return speed.error(one.kind, len(job.placement.gpus_on), job.placement.gpus, batch)
-    return speed.error(one.kind, -(-job.requested // per_node), job.requested, batch)
+        return speed.error(kind, len(job.placement.gpus_on), job.placement.gpus, batch)
+    return speed.error(kind, -(-job.requested // per_node), job.requested, batch)
 
 
 def _typical_seconds(known: Sequence[_Known], priors: Priors) -> Seconds:

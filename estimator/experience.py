@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from math import exp, isfinite, log
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp, isfinite, log, sqrt
 from statistics import median
 from typing import TypeVar
 
+import numpy as np
+
+from ones.estimator.completion import Completion, learn
 from ones.estimator.noise import GradientReport
 from ones.estimator.progress import (
     LARGEST,
@@ -25,12 +29,20 @@ from ones.estimator.speed import Observation
 from ones.policies.model import JobId, Seconds
 
 Key = TypeVar("Key", str, JobId)
+_Setting = tuple[str, int, float, int]  # family, GPUs, local batch, passes
 __all__ = ["Experience", "GradientReport"]
 
 JOBS = 10_000  # whose own records are kept; the one longest silent goes first
 FAMILIES = 5_000
 FOUND_AGAIN = 1.2  # type factors are taken anew once so many times as many points are known
 ROUNDING = 0.02  # ln of a ratio
+REFERENCES = 5  # families that ran on several types, from which on types are told apart by family
+REFERENCE_ROWS = 1000  # at most
+ROWS_OF_FAMILY = 4  # configurations at most, so that no family speaks for all
+MISSES = 50  # completed speeds held against what came
+MISS_WEIGHT = 5.0  # of the completion's own word, in misses
+WORST_MISS = 3.0  # standard errors: one beyond this counts as so much
+TOLD_ANEW = 0.1  # relative change of the misses' scale that is passed on
 DECLARED_SPREAD = 0.05
 FAMILY_SPREAD = 0.5
 
@@ -43,7 +55,9 @@ class Experience:
         self._jobs: dict[JobId, Records] = {}
         self._restarts: deque[Seconds] = deque(maxlen=RECENT)
         self._factors: dict[str, float] = {}
+        self._completion: Completion[str] | None = None
         self._factors_of: tuple[int, int] = (0, 0)
+        self._misses: deque[float] = deque(maxlen=MISSES)  # in standard errors
         self._types: set[str] = set()
         self._points = 0
         self._logged: dict[JobId, Logged] = {}
@@ -56,6 +70,7 @@ class Experience:
             return
         self._types.add(one.gpu_type)
         self._points += 1
+        self._compare(one)
         self.of_family(one.family).observe(one)
         self.of_job(one.job).observe(one)
 
@@ -158,20 +173,39 @@ class Experience:
         points, types = self._factors_of
         if len(self._types) != types or self._points > FOUND_AGAIN * points:
             self._factors_of = self._points, len(self._types)
-            found = self._compare_types() if len(self._types) > 1 else {}
-            if found != self._factors:
-                self._factors = found
+            if len(self._types) > 1:
+                settings = self._settings()
+                found = self._compare_types(settings)
+                if found != self._factors:
+                    self._factors = found
+                self._completion = self._complete(settings)
         return self._factors
 
-    def _compare_types(self) -> dict[str, float]:
-        settings: dict[tuple[str, int, float, int], dict[str, list[Seconds]]] = {}
-        counts: dict[str, int] = {}
+    def completion(self) -> Completion[str] | None:
+        """What families that ran on several types tell of the others; None: too few have.
+
+        Learnt anew when `type_factors` are.
+        """
+        self.type_factors()
+        return self._completion
+
+    def _settings(self) -> dict[_Setting, dict[str, list[Seconds]]]:
+        """Measured step times by what is the same but for the GPU type."""
+        settings: dict[_Setting, dict[str, list[Seconds]]] = {}
         for family, records in self._families.items():
             for point in records.points:
                 key = (family, point.gpus, point.local, point.passes)
                 times = settings.setdefault(key, {}).setdefault(point.gpu_type, [])
                 times.append(point.step_seconds)
-                counts[point.gpu_type] = counts.get(point.gpu_type, 0) + 1
+        return settings
+
+    def _compare_types(
+        self, settings: Mapping[_Setting, Mapping[str, Sequence[Seconds]]]
+    ) -> dict[str, float]:
+        counts: dict[str, int] = {}
+        for by_type in settings.values():
+            for kind, values in by_type.items():
+                counts[kind] = counts.get(kind, 0) + len(values)
         reference = max(sorted(counts), key=counts.__getitem__)
         ratios: dict[str, list[float]] = {}
         for by_type in settings.values():
@@ -183,6 +217,44 @@ class Experience:
         return {
             kind: exp(round(log(median(r)) / ROUNDING) * ROUNDING) for kind, r in ratios.items()
         }
+
+    def _complete(
+        self, settings: Mapping[_Setting, Mapping[str, Sequence[Seconds]]]
+    ) -> Completion[str] | None:
+        rows: dict[str, list[dict[str, float]]] = {}
+        for (family, *_), by_type in settings.items():
+            if len(by_type) > 1:
+                row = {kind: log(median(values)) for kind, values in by_type.items()}
+                rows.setdefault(family, []).append(row)
+        if len(rows) < REFERENCES:
+            return None
+        chosen = [row for of_family in rows.values() for row in of_family[-ROWS_OF_FAMILY:]]
+        return replace(learn(chosen[-REFERENCE_ROWS:]), scale=self._miss())
+
+    def _compare(self, one: Observation) -> None:
+        """Hold what was completed against the first that a family shows on another type."""
+        records, completion = self.of_family(one.family), self._completion
+        if completion is None or one.passes > 1 or records.knows(one.gpu_type):
+            return
+        speed = records.speed(
+            requested=one.gpus, batches=None, factors=self._factors, completion=completion
+        )
+        if speed is None or one.gpu_type not in speed.unseen:
+            return
+        foretold = speed.step_seconds(
+            one.gpu_type, np.array(one.nodes), np.array(one.gpus), np.array(one.batch)
+        )
+        error = speed.error(one.gpu_type, one.nodes, one.gpus, one.batch)
+        miss = log(one.step_seconds / float(foretold)) / error * completion.scale
+        self._misses.append(max(-WORST_MISS, min(WORST_MISS, miss)))
+        scale = self._miss()
+        if abs(log(scale / completion.scale)) > TOLD_ANEW:
+            self._completion = replace(completion, scale=scale)
+
+    def _miss(self) -> float:
+        """How much larger than its standard errors the completion's misses are."""
+        squares = sum(miss * miss for miss in self._misses)
+        return sqrt((MISS_WEIGHT + squares) / (MISS_WEIGHT + len(self._misses)))
 
 
 def _usual(lengths: Sequence[float]) -> float:

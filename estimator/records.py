@@ -9,11 +9,12 @@ from statistics import median
 
 import numpy as np
 
+from ones.estimator.completion import Completed, Completion
 from ones.estimator.curve import Point, Terms, fit
 from ones.estimator.noise import Noise
 from ones.estimator.restart import RECENT
 from ones.estimator.speed import DOUBT, DOUBT_WEIGHT, LearntSpeed, Near, Observation
-from ones.policies.model import Batch, Seconds
+from ones.policies.model import Batch, Floats, Seconds
 
 POINTS = 256  # configurations that are kept; the one longest unseen goes first
 REPEATS = 9  # reports of one configuration that its median is taken of
@@ -55,8 +56,12 @@ class Records:
         self._stale = True
         self._speeds: dict[tuple[int, Batch | None], LearntSpeed] = {}
         self._speeds_of: tuple[int, int] = (0, 0)  # version and fit that they are of
-        self._factors: Mapping[str, float] = {}  # and these type factors
+        self._others: tuple[Mapping[str, float], Completion[str] | None] = (
+            {},
+            None,
+        )  # and of these
         self._near: dict[str, Near] = {}
+        self._unseen: Mapping[str, Completed] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -64,6 +69,10 @@ class Records:
     @property
     def points(self) -> tuple[Point, ...]:
         return tuple(seen.point for seen in self._seen.values() if seen.point is not None)
+
+    def knows(self, gpu_type: str) -> bool:
+        """Whether it has run on this type."""
+        return any(kind == gpu_type for kind, *_ in self._seen)
 
     def observe(self, one: Observation) -> None:
         """Take a sound observation in."""
@@ -96,12 +105,7 @@ class Records:
             self._stale = True
         if terms is None:
             return
-        foretold = terms.seconds(
-            np.array(float(point.nodes)),
-            np.array(float(point.gpus)),
-            np.array(point.local),
-            np.array(float(point.passes)),
-        )
+        foretold = terms.seconds(*_configuration(point))
         error = log(point.step_seconds / float(foretold))
         if new:
             self.surprises.append(max(-WORST, min(WORST, error)))
@@ -125,26 +129,73 @@ class Records:
         requested: int,
         batches: Batch | None,
         factors: Mapping[str, float],
+        completion: Completion[str] | None = None,
         doubt: float = DOUBT,
     ) -> LearntSpeed | None:
-        """What is expected of a job at any size; None where nothing was seen."""
+        """What is expected of a job at any size; None where nothing was seen.
+
+        What other families have shown of the GPU types, `factors` and `completion`, tells of the
+        types that this one never ran on.
+        """
         if not self._seen:
             return None
         terms = self.terms()
         of = (self.version, self._fits)
-        if of != self._speeds_of or factors is not self._factors or len(self._speeds) > 64:
+        same = factors is self._others[0] and completion is self._others[1]
+        if of != self._speeds_of or not same or len(self._speeds) > 64:
             self._speeds, self._near = {}, {}
-            self._speeds_of, self._factors = of, factors
+            self._speeds_of, self._others = of, (factors, completion)
+            self._unseen = self._completed(completion)
         most = max(2 * self.largest, requested)
         found = self._speeds.get((most, batches))
         if found is None:
             found = LearntSpeed(
-                terms, self.points, factors, most, batches, self.doubt(doubt), self._near
+                terms,
+                self.points,
+                factors,
+                most,
+                batches,
+                self.doubt(doubt),
+                self._unseen,
+                self._near,
             )
             self._speeds[most, batches] = found
         return found
+
+    def _completed(self, completion: Completion[str] | None) -> Mapping[str, Completed]:
+        """What the completion says of the types never run on, relative to the best known type.
+
+        The types it has run on are compared at the best known type's latest configuration: as
+        measured there, else by their curves.
+        """
+        if completion is None or not completion.columns.keys() - self._terms.keys():
+            return {}
+        best = next(iter(self._terms))
+        base = [point for point in self.points if point.gpu_type == best][-1]
+        row = {
+            kind: log(float(terms.seconds(*_configuration(base))))
+            for kind, terms in self._terms.items()
+        }
+        for point in self.points:
+            if (point.gpus, point.local, point.passes) == (base.gpus, base.local, base.passes):
+                row[point.gpu_type] = log(point.step_seconds)
+        return {
+            kind: Completed(found.value - row[best], found.error)
+            for kind, found in completion.complete(row).items()
+            if kind not in self._terms
+        }
 
     def doubt(self, prior: float) -> float:
         """Standard error of ln(step seconds) where nothing near was measured."""
         squares = sum(error * error for error in self.surprises)
         return sqrt((DOUBT_WEIGHT * prior**2 + squares) / (DOUBT_WEIGHT + len(self.surprises)))
+
+
+def _configuration(point: Point) -> tuple[Floats, Floats, Floats, Floats]:
+    """Nodes, GPUs, local batch and passes, as curves take them."""
+    return (
+        np.array(float(point.nodes)),
+        np.array(float(point.gpus)),
+        np.array(point.local),
+        np.array(float(point.passes)),
+    )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, isfinite, log, sqrt
+from math import ceil, exp, floor, isfinite, log, sqrt
 
 import numpy as np
 
+from ones.estimator.completion import Completed
 from ones.estimator.curve import Point, Terms
 from ones.policies.model import Batch, Floats, Ints, JobId, Seconds
 
@@ -80,6 +81,9 @@ class LearntSpeed:
     most: int  # GPUs beyond which nothing is promised
     batches: Batch | None = None  # how a global batch is split; None: evenly, in one pass
     doubt: float = DOUBT  # of the curve where nothing was measured
+    unseen: Mapping[str, Completed] = field(default_factory=dict)
+    """ln of the seconds of types never run on, relative to the best known type, where other
+    families have shown enough to tell; `factors` stand in for the others."""
     near: dict[str, Near] = field(default_factory=dict, repr=False)  # may be shared; fills itself
     _errors: dict[tuple[str, int, int, float], float] = field(default_factory=dict, repr=False)
     _answers: dict[tuple[object, ...], Floats] = field(default_factory=dict, repr=False)
@@ -115,6 +119,8 @@ class LearntSpeed:
         if gpu_type in self.terms:
             return gpu_type, 1.0
         best = next(iter(self.terms))
+        if gpu_type in self.unseen:
+            return best, exp(self.unseen[gpu_type].value)
         return best, self.factors.get(gpu_type, 1.0) / self.factors.get(best, 1.0)
 
     def _nearby(self, kind: str) -> Near:
@@ -141,7 +147,9 @@ class LearntSpeed:
         if self.batches is not None:
             local = float(self.batches.split(np.array([batch]), np.array([size]))[0][0])
         unheard = CURVE / (CURVE + self._nearby(kind).weight(float(nodes), size, local))
-        strange = DOUBT if kind != gpu_type else 0.0
+        strange = 0.0
+        if kind != gpu_type:
+            strange = self.unseen[gpu_type].error if gpu_type in self.unseen else DOUBT
         return sqrt((self.doubt * unheard) ** 2 + LEAST_DOUBT**2 + strange**2)
 
 

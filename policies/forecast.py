@@ -35,6 +35,11 @@ def efficiency(noise: Floats | float, batch: Floats, reference: float) -> Floats
     return np.asarray((noise + reference) / (noise + batch), dtype=np.float64)
 
 
+def noise_known(outlook: Outlook) -> bool:
+    """Whether the noise scale of any part of the work is known."""
+    return any(one.noise is not None or one.noise_at for one in outlook.segments)
+
+
 def seconds_left(
     job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints, batch: Floats
 ) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,6 +192,12 @@ class Outlook:
     speed_error: float = (
         0.0  # standard error of ln(step seconds), where it has run or will run next
     )
+    type_errors: Mapping[str, float] = field(default_factory=dict)
+    """The same on every GPU type it may run on, at that size; empty where there is one type."""
+
+    def error_on(self, gpu_type: str) -> float:
+        """Standard error of ln(step seconds) on GPUs of this type."""
+        return self.type_errors.get(gpu_type, self.speed_error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +242,15 @@ class Policy(Protocol):
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator
     ) -> tuple[Plan, object]: ...
+
+
+@runtime_checkable
+class TunesBetweenRounds(Protocol):
+    """A policy under which a job chooses its batch anew at every epoch's end (Pollux §4.2)."""
+
+    def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
+        """The global batch of a running job for its next epoch; None: the one it has."""
+        ...
 
 
 def node_order(nodes: Sequence[Node]) -> list[Node]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ones.policies.forecast import noise_known
 from ones.policies.model import (
     Assignment,
     Floats,
     Ints,
     Job,
     JobId,
+    Outlook,
     Plan,
     Problem,
 )
@@ -36,6 +38,7 @@ from ones.policies.ones_search import (
 from ones.policies.ones_seed import best_sizes
 from ones.policies.ones_settings import Settings
 from ones.policies.ones_worth import values
+from ones.policies.peers import batch_for
 from ones.policies.placement import Room
 
 MEMORY = 1  # version of what is carried from round to round
@@ -88,6 +91,13 @@ class Ones:
         gap = max(0.0, exact.bound - best.worth) / max(abs(exact.bound), 1e-12)
         return Plan(assignments, idle, gap), state
 
+    def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
+        """The one of the largest goodput; a job without a known noise scale keeps its own."""
+        by_goodput = self.settings.goodput and not self.settings.batch_limits
+        if job.placement is None or not by_goodput or not noise_known(outlook):
+            return None
+        return batch_for(job, outlook, gpu_type, job.placement)
+
     def _binding(
         self, problem: Problem, limits: Mapping[JobId, BatchLimit]
     ) -> Mapping[JobId, BatchLimit]:
@@ -97,8 +107,7 @@ class Ones:
         return {
             job: limit
             for job, limit in limits.items()
-            if all(one.noise is None for one in problem.outlooks[job].segments)
-            or not self.settings.goodput
+            if not noise_known(problem.outlooks[job]) or not self.settings.goodput
         }
 
     def _search(

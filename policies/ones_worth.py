@@ -8,7 +8,7 @@ from ones.policies.model import Floats
 from ones.policies.ones_options import NONE, Options
 from ones.policies.ones_settings import Settings
 
-ALIKE = 0.15  # ln of a ratio of sizes within which jobs share their ranks
+ALIKE = 0.05  # ln of a ratio of sizes within which jobs share their ranks
 
 
 def values(options: Options, settings: Settings, draw: Floats) -> Floats:

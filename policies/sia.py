@@ -50,6 +50,9 @@ class Sia:
     max_wait: Seconds = inf  # as published; a daemon sets its own
     name: str = "sia"
 
+    def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
+        return None if job.placement is None else batch_for(job, outlook, gpu_type, job.placement)
+
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator
     ) -> tuple[Plan, object]:

@@ -36,6 +36,8 @@ COLUMNS = {
     "makespan_s": "MAKESPAN",
     "average_wait_s": "AVG WAIT",
     "gpu_hours": "GPU HOURS",
+    "utilisation": "IN USE",
+    "cost": "COST",
     "resizes_per_job": "RESIZES/JOB",
     "decide_s_mean": "DECIDE",
     "decide_s_p99": "DECIDE P99",
@@ -126,7 +128,13 @@ def replay(
     if report is not None and not report.parent.is_dir():
         raise click.UsageError(f"--report: there is no folder {report.parent}")
     there, workload = _read(trace, profiles, cluster, nodes or 16, gpus_per_node or 4)
-    world = World(nodes=there, round_seconds=round_seconds, restart_seconds=restart_cost, seed=seed)
+    world = World(
+        nodes=there,
+        round_seconds=round_seconds,
+        restart_seconds=restart_cost,
+        seed=seed,
+        prices={} if cluster is None else inventory.prices(cluster),
+    )
     runs = []
     for name, policy in policies:
         experience = Recording() if history is None else load(history)
@@ -142,7 +150,8 @@ def replay(
     if json_wanted:
         click.echo(json.dumps({"runs": [as_json(run) for run in runs]}, indent=2))
     else:
-        click.echo(table([_row(run) for run in runs], COLUMNS))
+        columns = {name: head for name, head in COLUMNS.items() if name != "cost" or world.prices}
+        click.echo(table([_row(run) for run in runs], columns))
 
 
 def _policies(text: str) -> list[tuple[str, Policy]]:
@@ -222,6 +231,9 @@ def _row(run: Run) -> dict[str, object]:
         if name.endswith("_s"):
             shown[name] = duration(figures[name])
     shown["gpu_hours"] = f"{figures['gpu_hours']:.0f}"
+    shown["utilisation"] = f"{figures['utilisation']:.0%}"
+    if figures["cost"] is not None:
+        shown["cost"] = f"{figures['cost']:.2f}"
     shown["decide_s_mean"] = f"{1000 * figures['decide_s_mean']:.1f} ms"
     shown["decide_s_p99"] = f"{1000 * figures['decide_s_p99']:.1f} ms"
     return shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ class Figures:
     makespan_s: Seconds  # from the start of the trace to the last end
     average_wait_s: Seconds  # without GPUs, before the first start and between runs
     gpu_hours: float  # held, restarts included
+    utilisation: float  # GPU-hours held, as a share of the cluster's until the last end
+    cost: float | None  # of the GPU-hours held; None where a type's price isn't known
     resizes_per_job: float  # changes of placement after the first start
     decide_s_mean: Seconds  # CPU time of a round, its assessment included
     decide_s_p99: Seconds
@@ -34,19 +36,44 @@ class Figures:
     def of(cls, run: Run) -> Figures:
         times = [completion_seconds(job) for job in run.jobs]
         rounds = [one.cpu_seconds for one in run.decisions]
+        hours = held_hours(run)
+        makespan = max(job.finished or 0.0 for job in run.jobs)
+        there = sum(node.gpus for node in run.nodes) * _begun_to(makespan, run.jobs) / 3600
         return cls(
             policy=run.policy,
             average_jct_s=float(np.mean(times)),
             median_jct_s=float(np.median(times)),
             p90_jct_s=float(np.percentile(times, 90)),
             p99_jct_s=float(np.percentile(times, 99)),
-            makespan_s=max(job.finished or 0.0 for job in run.jobs),
+            makespan_s=makespan,
             average_wait_s=float(np.mean([job.waited for job in run.jobs])),
-            gpu_hours=sum(job.gpu_seconds for job in run.jobs) / 3600,
+            gpu_hours=sum(hours.values()),
+            utilisation=sum(hours.values()) / there if there else 0.0,
+            cost=_cost(hours, run.prices),
             resizes_per_job=float(np.mean([job.resizes for job in run.jobs])),
             decide_s_mean=float(np.mean(rounds)),
             decide_s_p99=float(np.percentile(rounds, 99)),
         )
+
+
+def held_hours(run: Run) -> dict[str, float]:
+    """GPU-hours held of each type."""
+    hours: dict[str, float] = {}
+    for job in run.jobs:
+        for kind, seconds in job.held.items():
+            hours[kind] = hours.get(kind, 0.0) + seconds / 3600
+    return hours
+
+
+def _cost(hours: Mapping[str, float], prices: Mapping[str, float]) -> float | None:
+    if not hours.keys() <= prices.keys():
+        return None
+    return sum(prices[kind] * spent for kind, spent in hours.items())
+
+
+def _begun_to(end: Seconds, jobs: Sequence[SimulatedJob]) -> Seconds:
+    """From the first submission."""
+    return end - min(job.trace.submitted for job in jobs)
 
 
 def completion_seconds(job: SimulatedJob) -> Seconds:

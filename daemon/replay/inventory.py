@@ -5,12 +5,16 @@ names = "gpu[01-16]"                "gpu[01-16]",4,v100,leaf1;root
 gpus = 4
 type = "v100"
 switches = ["leaf1", "root"]
+
+[prices]                            optional, of a GPU and hour, and in TOML only
+v100 = 2.48
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -53,8 +57,7 @@ def read(path: Path) -> tuple[Node, ...]:
     """The GPU nodes of a description, by name. Raises TraceError."""
     text = text_of(path)
     found: dict[str, Node] = {}
-    toml = path.suffix == ".toml" or text.lstrip().startswith("[[")
-    for node in _from_toml(path, text) if toml else _from_table(path, text):
+    for node in _from_toml(path, text) if _is_toml(path, text) else _from_table(path, text):
         if node.name in found:
             raise TraceError(path, f"node {quoted(node.name)} is there twice")
         found[node.name] = node
@@ -64,6 +67,33 @@ def read(path: Path) -> tuple[Node, ...]:
     if not nodes:
         raise TraceError(path, "has no nodes with GPUs")
     return nodes
+
+
+def prices(path: Path) -> dict[str, float]:
+    """What a GPU and hour of each type costs, where the description says. Raises TraceError."""
+    text = text_of(path)
+    if not _is_toml(path, text):
+        return {}
+    found = _loaded(path, text).get("prices", {})
+    if not isinstance(found, dict):
+        raise TraceError(path, "is no table of types", column="prices")
+    for kind, price in found.items():
+        if not _is_price(price):
+            raise TraceError(
+                path, f"{quoted(kind)} has no price of 0 or more: {price!r}", column="prices"
+            )
+    return {kind: float(price) for kind, price in found.items()}
+
+
+def _is_toml(path: Path, text: str) -> bool:
+    return path.suffix == ".toml" or text.lstrip().startswith("[")
+
+
+def _loaded(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise TraceError(path, f"is not TOML: {fault}") from None
 
 
 def _from_table(path: Path, text: str) -> Iterator[Node]:
@@ -93,10 +123,7 @@ def _from_table(path: Path, text: str) -> Iterator[Node]:
 
 
 def _from_toml(path: Path, text: str) -> Iterator[Node]:
-    try:
-        groups = tomllib.loads(text).get("nodes")
-    except tomllib.TOMLDecodeError as fault:
-        raise TraceError(path, f"is not TOML: {fault}") from None
+    groups = _loaded(path, text).get("nodes")
     if not isinstance(groups, list) or not groups:
         raise TraceError(path, "has no [[nodes]]")
     for number, group in enumerate(groups, start=1):
@@ -128,6 +155,10 @@ def _from_toml(path: Path, text: str) -> Iterator[Node]:
 
 def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_GPUS
+
+
+def _is_price(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
 
 
 def _are_names(value: Any) -> TypeGuard[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ones.daemon.replay.workload import OutsideProfile, TraceJob
@@ -34,7 +35,9 @@ class SimulatedJob:
     gpu_seconds: float = 0.0
     resizes: int = 0
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)  # GPUs from that time on
+    held: dict[str, float] = field(default_factory=dict)  # GPU-seconds by type
     trained: bool = False  # whether it made steps since it was last asked
+    _splits: dict[tuple[int | None, int], tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = self.trace.application.batches
@@ -70,12 +73,21 @@ class SimulatedJob:
         local, passes = self.split()
         return local * passes * (self.placement.gpus if self.placement else 1)
 
+    @property
+    def epoch_began(self) -> float:
+        """The progress at which the present epoch began."""
+        return float(self.trace.application.epochs[self.epoch - 1]) if self.epoch else 0.0
+
     def split(self) -> tuple[int, int]:
         """Samples per GPU and pass, and passes."""
-        bounds = self.batches or NO_BATCH
         gpus = self.placement.gpus if self.placement else 1
-        local, passes = bounds.split(float(self.batch or bounds.submitted), gpus)  # type: ignore[arg-type]
-        return int(local), int(passes)
+        key = (self.batch, gpus)
+        found = self._splits.get(key)
+        if found is None:
+            bounds = self.batches or NO_BATCH
+            local, passes = bounds.split(float(self.batch or bounds.submitted), gpus)  # type: ignore[arg-type]
+            found = self._splits[key] = int(local), int(passes)
+        return found
 
     def place(self, placement: Placement | None, gpu_type: str, now: Seconds) -> None:
         self.placement, self.gpu_type = placement, gpu_type
@@ -88,8 +100,10 @@ class SimulatedJob:
         else:
             self.resizes += 1
 
-    def advance(self, now: Seconds, seconds: Seconds) -> None:
-        """Train, or wait, for so long; it may end on the way."""
+    def advance(
+        self, now: Seconds, seconds: Seconds, epoch_over: Callable[[SimulatedJob], None]
+    ) -> None:
+        """Train, or wait, for so long; it may end on the way. `epoch_over` hears of each epoch."""
         if self.placement is None:
             self.waited += seconds
             return
@@ -111,13 +125,16 @@ class SimulatedJob:
                 left -= max(0, round((end - self.progress) / rate))
                 self.progress = end
                 self.epoch += 1
+                epoch_over(self)
         used = seconds
         if self.epoch == len(epochs):
             used = seconds - left
             self.finished = now + used
             self.executed -= left
             self.sizes.append((self.finished, 0))
-        self.gpu_seconds += used * self.placement.gpus
+        held = used * self.placement.gpus
+        self.gpu_seconds += held
+        self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
         if self.finished is not None:
             self.placement = None
 

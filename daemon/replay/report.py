@@ -27,6 +27,7 @@ ROWS = (
     ("makespan_s", "Makespan"),
     ("average_wait_s", "Average wait without GPUs"),
     ("gpu_hours", "GPU-hours held"),
+    ("utilisation", "Share of the GPU-hours until the last end"),
     ("resizes_per_job", "Changes of placement per job"),
     ("decide_s_mean", "CPU time of a round, mean"),
     ("decide_s_p99", "CPU time of a round, 99th percentile"),
@@ -85,7 +86,7 @@ def _table(figures: Sequence[Figures]) -> str:
     lines = []
     for name, label in ROWS:
         values = [getattr(one, name) for one in figures]
-        best = min(values) if len(figures) > 1 else None
+        best = min(values) if len(figures) > 1 and name != "utilisation" else None
         cells = "".join(
             f"<td{' class=best' if value == best else ''}>{_figure(name, value)}</td>"
             for value in values
@@ -103,6 +104,8 @@ def _figure(name: str, value: float) -> str:
         return f"{1000 * value:.1f} ms"
     if name.endswith("_s"):
         return f'{duration(value)} <span class="unit">{value:,.0f} s</span>'
+    if name == "utilisation":
+        return f"{value:.0%}"
     return f"{value:,.0f}" if name == "gpu_hours" else f"{value:.2f}"
 
 

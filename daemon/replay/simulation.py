@@ -6,7 +6,7 @@ by R. A change of a job's placement costs a restart with its GPUs held, the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 
@@ -21,8 +21,18 @@ from ones.estimator.progress import Finished
 from ones.estimator.restart import RestartCost
 from ones.estimator.speed import Observation
 from ones.policies.forecast import by_name, type_of
-from ones.policies.guard import History, Limits, Verdict
-from ones.policies.model import Job, JobId, Node, Policy, Problem, Seconds, Shape
+from ones.policies.guard import HOUR, History, Limits, Verdict
+from ones.policies.model import (
+    Job,
+    JobId,
+    Node,
+    Outlook,
+    Policy,
+    Problem,
+    Seconds,
+    Shape,
+    TunesBetweenRounds,
+)
 from ones.policies.round import decide
 from ones.policies.shapes import realisable
 from ones.policies.sizes import Sizes
@@ -45,6 +55,7 @@ class World:
     restart_seconds: Seconds = 30.0  # of jobs whose application has no figure of its own
     limits: Limits = LIMITS
     seed: int = 0
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU and hour, by type
 
     def __post_init__(self) -> None:
         if not self.nodes or not any(node.gpus for node in self.nodes):
@@ -71,6 +82,8 @@ class Run:
     jobs: tuple[SimulatedJob, ...]
     decisions: tuple[Decision, ...]
     experience: Experience
+    nodes: tuple[Node, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU and hour, by type
 
 
 @dataclass(slots=True)
@@ -165,6 +178,24 @@ class _Simulation:
             arrival_rate=len(recent) / priors.arrival_window,
         )
 
+    def _outlook(self, job: SimulatedJob, seen: Job) -> Outlook:
+        """What is believed of one running job, between rounds."""
+        restart = self._restart_seconds(job)
+        if self.truth:
+            per_node = max(node.gpus for node in self.world.nodes)
+            return true_outlook(job, restart_cost=restart, per_node=per_node)
+        told = job.told(declared=self.knowledge.declared)
+        problem = assess(
+            now=self.now,
+            nodes=self.world.nodes,
+            jobs=[seen],
+            experience=self.experience,
+            progress={} if told is None else {job.id: told},
+            priors=Priors(restart_seconds=max(self.world.restart_seconds, 1e-3)),
+            knowledge=self.knowledge,
+        )
+        return problem.outlooks[job.id]
+
     def _act(self, active: Sequence[SimulatedJob], verdict: Verdict) -> None:
         by_id = {job.id: job for job in active}
         nodes = by_name(self.world.nodes)
@@ -178,7 +209,8 @@ class _Simulation:
                 job.place(move.target, type_of(move.target, nodes), self.now)
                 job.pause = self._restart_seconds(job)
             if move.kind in ("resize", "preempt"):
-                self.moved.setdefault(job.id, []).append(self.now)
+                before = self.moved.get(job.id, ())
+                self.moved[job.id] = [*(at for at in before if self.now - HOUR < at), self.now]
 
     def _restart_seconds(self, job: SimulatedJob) -> Seconds:
         own = job.trace.application.restart_seconds
@@ -187,30 +219,12 @@ class _Simulation:
     def _advance(self, active: Sequence[SimulatedJob], *, last: bool) -> None:
         further = False
         for job in active:
-            epoch = job.epoch
-            placement, kind, timed = job.placement, job.gpu_type, job.step_seconds()
-            batch, passes = job.present_batch, job.split()[1]
-            job.advance(self.now, self.world.round_seconds)
-            if job.trained and placement is not None and timed is not None:
+            job.advance(self.now, self.world.round_seconds, self._epoch_over)
+            if job.trained:
                 further = True
                 job.trained = False
-                self._report(job, epoch, batch)
-                key = (job.id, kind, placement.gpus_on, batch)
-                if key not in self.reported:
-                    self.reported.add(key)
-                    self.experience.observe(
-                        Observation(
-                            job=job.id,
-                            family=family_of(job.trace.user, job.trace.family),
-                            gpu_type=kind,
-                            nodes=len(placement.gpus_on),
-                            gpus=placement.gpus,
-                            batch=float(batch),
-                            passes=passes,
-                            step_seconds=timed[0],
-                            sync_seconds=timed[1],
-                        )
-                    )
+                if job.finished is None and job.progress > job.epoch_began:
+                    self._report(job, job.epoch)
             if job.finished is not None:
                 self._finish(job)
         self.now += self.world.round_seconds
@@ -223,10 +237,41 @@ class _Simulation:
                 f" {stuck.trace.sizes}; take it out of the trace or give it a larger cluster"
             )
 
-    def _report(self, job: SimulatedJob, epoch: int, batch: int) -> None:
-        """The gradient statistics it has measured in the epoch that it was in."""
-        key = (job.id, epoch, batch)
+    def _epoch_over(self, job: SimulatedJob) -> None:
+        """At the end of an epoch a job reports and, where the policy has it so, tunes its batch."""
+        self._report(job, job.epoch - 1)
+        over = job.epoch == len(job.trace.application.epochs)
+        tunes = job.batches is not None and job.batches.tunes and job.batch is not None
+        if over or not tunes or not isinstance(self.policy, TunesBetweenRounds):
+            return
+        seen = job.as_seen()
+        batch = self.policy.batch_after_epoch(seen, self._outlook(job, seen), job.gpu_type)
+        if batch is not None:
+            job.batch = batch
+
+    def _report(self, job: SimulatedJob, epoch: int) -> None:
+        """The step time and the gradient statistics that it has measured in that epoch."""
+        batch, placement, timed = job.present_batch, job.placement, job.step_seconds()
+        if placement is None or timed is None:
+            return
+        key: tuple[object, ...] = (job.id, job.gpu_type, placement.gpus_on, batch)
+        if key not in self.reported:
+            self.reported.add(key)
+            self.experience.observe(
+                Observation(
+                    job=job.id,
+                    family=family_of(job.trace.user, job.trace.family),
+                    gpu_type=job.gpu_type,
+                    nodes=len(placement.gpus_on),
+                    gpus=placement.gpus,
+                    batch=float(batch),
+                    passes=job.split()[1],
+                    step_seconds=timed[0],
+                    sync_seconds=timed[1],
+                )
+            )
         gradient = job.trace.application.gradient(batch, epoch)
+        key = (job.id, epoch, batch)
         if gradient is None or job.batches is None or key in self.reported:
             return
         self.reported.add(key)
@@ -308,4 +353,6 @@ def replay(
         jobs=tuple(jobs),
         decisions=tuple(simulation.decisions),
         experience=experience,
+        nodes=world.nodes,
+        prices=world.prices,
     )

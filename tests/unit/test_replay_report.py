@@ -74,7 +74,19 @@ def test_figures_count_from_submission_to_end() -> None:
     assert figures.makespan_s == second.finished
     assert figures.average_wait_s == pytest.approx(second.waited / 2)
     assert figures.gpu_hours == pytest.approx((first.gpu_seconds + second.gpu_seconds) / 3600)
+    assert figures.utilisation == pytest.approx(figures.gpu_hours * 3600 / 16 / figures.makespan_s)
+    assert figures.cost is None
     assert figures.decide_s_mean == 1.0  # the clock of these tests
+
+
+def test_gpus_cost_what_their_type_does_for_as_long_as_they_are_held() -> None:
+    def cost(**prices: float) -> float | None:
+        done = replay(two_jobs(), make("fifo"), a_world(prices=prices), clock=float)
+        return Figures.of(done).cost
+
+    hours = Figures.of(run(two_jobs())).gpu_hours
+    assert cost(t4=0.5) == pytest.approx(0.5 * hours)
+    assert cost(v100=0.5) is None
 
 
 def test_json_has_the_figures_and_every_job() -> None:
@@ -88,6 +100,8 @@ def test_json_has_the_figures_and_every_job() -> None:
         "makespan_s",
         "average_wait_s",
         "gpu_hours",
+        "utilisation",
+        "cost",
         "resizes_per_job",
         "decide_s_mean",
         "decide_s_p99",

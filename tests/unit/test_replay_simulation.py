@@ -5,12 +5,25 @@ from itertools import count
 
 import numpy as np
 import pytest
+from policy_builders import a_job, an_outlook, on
 from replay_builders import PlainApplication, a_trace_job, a_workload, a_world
 
 from ones.daemon.replay.jobs import SimulatedJob
 from ones.daemon.replay.simulation import ReplayError, Run, World, replay
 from ones.daemon.replay.workload import Workload
-from ones.policies.model import Assignment, Placement, Plan, Problem
+from ones.policies.forecast import noise_known
+from ones.policies.model import (
+    Assignment,
+    Floats,
+    Ints,
+    Job,
+    Outlook,
+    Placement,
+    Plan,
+    Problem,
+    Segment,
+    TunesBetweenRounds,
+)
 from ones.policies.registry import make
 from ones.policies.sizes import Sizes
 
@@ -124,6 +137,66 @@ def test_another_batch_is_taken_without_a_restart() -> None:
     assert job.resizes == 0
     assert completion(job) < 30.0 + 1000 * 0.21 + 30.0
     assert len(job.sizes) == 2
+
+
+class SyncedSpeed:
+    """A step takes 1 ms a sample and GPU, and 50 ms for whatever batch."""
+
+    def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
+        return np.asarray(0.001 * global_batch / gpus + 0.05)
+
+
+class EpochTuner(Tuner):
+    """Keeps one batch through its rounds; a job of it takes twice as much after every epoch."""
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def plan(
+        self, problem: Problem, memory: object, rng: np.random.Generator
+    ) -> tuple[Plan, object]:
+        where = Placement.of({"n1": 4})
+        given = {job.id: Assignment(where, job.batch or 64, "") for job in problem.jobs}
+        return Plan(given), None
+
+    def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
+        self.told.append(outlook.epochs)
+        assert noise_known(outlook)
+        return min(2 * (job.batch or 64), 256)
+
+
+def test_a_job_tunes_its_batch_after_every_epoch_where_the_policy_has_it_so() -> None:
+    policy = EpochTuner()
+    (job,) = replay(a_workload(a_trace_job()), policy, a_world(), clock=lambda: 0.0).jobs
+    assert policy.told == pytest.approx(list(range(1, 10)))  # not after the last
+    first, second = round(100 * 0.21), round(100 * 11 / 6 / 2 * (0.32 + 0.05) * 12 / 11)
+    assert job.batch == 256
+    assert job.resizes == 0
+    assert completion(job) < 30.0 + first + 10 * second
+
+
+@pytest.mark.parametrize(
+    ("policy", "tunes"),
+    [
+        ("ones", True),
+        ("pollux", True),
+        ("sia", True),
+        ("ones-sc21", False),
+        ("ones:goodput=false", False),
+    ],
+)
+def test_policies_by_goodput_tune_batches_between_rounds(policy: str, tunes: bool) -> None:
+    chosen = make(policy)
+    assert isinstance(chosen, TunesBetweenRounds)
+    job = a_job(1, placement=on(n1=4), batch=64, batches=PlainApplication().batches)
+    outlook = an_outlook(1e6, speed=SyncedSpeed(), segments=(Segment(1e6, 6400.0),))
+    batch = chosen.batch_after_epoch(job, outlook, "t4")
+    assert (batch is not None and batch > 64) == tunes
+
+
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "optimus-oracle"])
+def test_other_policies_leave_batches_alone_between_rounds(policy: str) -> None:
+    assert not isinstance(make(policy), TunesBetweenRounds)
 
 
 class Idler:

@@ -451,6 +451,19 @@ def test_a_cluster_is_described_in_toml(tmp_path: Path) -> None:
     assert third.name == "b2"
 
 
+def test_a_description_may_tell_what_gpus_cost(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[prices]\nv100 = 0.74\n[[nodes]]\nnames = 'a'\ngpus = 1\n")
+    assert inventory.prices(file) == {"v100": 0.74}
+    assert len(inventory.read(file)) == 1
+    file.write_text("[prices]\nv100 = 'much'\n")
+    with pytest.raises(TraceError, match="column prices: 'v100' has no price of 0 or more: 'much'"):
+        inventory.prices(file)
+    table = tmp_path / "c.csv"
+    table.write_text("name,gpus,type\nn1,4,t4\n")
+    assert inventory.prices(table) == {}
+
+
 def test_a_cluster_is_described_in_a_table(tmp_path: Path) -> None:
     text = 'name,gpus,type,switches\n"n[1-2]",4,t4,leaf;root\nlogin,0,none,\n'
     nodes = cluster(tmp_path, "c.csv", text)
