@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from ones.daemon import munge, views
+from ones.daemon import munge, needs, views
 from ones.daemon.controller import Controller
 from ones.daemon.wire import (
     AGENT_PURPOSE,
@@ -33,6 +33,7 @@ from ones.daemon.wire import (
 
 log = logging.getLogger(__name__)
 MAX_BODY = 16 * 2**20
+LONGEST_NAME = 1000  # of a policy, with its settings
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -66,6 +67,10 @@ class Api:
                 web.get("/v1/explain/{job:[0-9]{1,9}}", self._explain),
                 web.get("/v1/nodes", self._nodes),
                 web.get("/v1/plan", self._plan),
+                web.post("/v1/estimate", self._estimate),
+                web.get("/v1/report/needs", self._report_needs),
+                web.get("/v1/policy", self._policy),
+                web.post("/v1/policy", self._choose_policy),
                 web.post("/v1/pause", self._pause),
                 web.post("/v1/resume", self._resume),
                 web.get("/metrics", self._metrics),
@@ -170,6 +175,30 @@ class Api:
     async def _plan(self, request: web.Request) -> web.Response:
         peer = await self._peer(request)
         return _json(views.plan(self._controller, _only(peer)))
+
+    async def _policy(self, request: web.Request) -> web.Response:
+        await self._peer(request)
+        return _json(views.policy(self._controller))
+
+    async def _choose_policy(self, request: web.Request) -> web.Response:
+        peer = await self._admin(request)
+        body = json.loads(await request.read() or b"{}")
+        name = body.get("policy") if isinstance(body, dict) else ""
+        if not (name is None or (isinstance(name, str) and 0 < len(name) <= LONGEST_NAME)):
+            raise ValueError("policy: the name of a policy, or null for the configuration's")
+        self._controller.choose_policy(peer.name, name)
+        return _json(views.policy(self._controller))
+
+    async def _estimate(self, request: web.Request) -> web.Response:
+        peer = await self._peer(request)
+        question = msgspec.json.decode(await request.read(), type=needs.Question)
+        return _json(
+            await asyncio.to_thread(views.estimate, self._controller, question, _only(peer))
+        )
+
+    async def _report_needs(self, request: web.Request) -> web.Response:
+        peer = await self._peer(request)
+        return _json(await asyncio.to_thread(views.report_needs, self._controller, _only(peer)))
 
     async def _pause(self, request: web.Request) -> web.Response:
         peer = await self._admin(request)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from ones.estimator.assess import Knowledge, Priors
+from ones.policies.gavel.rounds_settings import RoundSettings
 from ones.policies.guard import Limits
-from ones.policies.model import MAX_WAIT
-from ones.policies.registry import information, make
+from ones.policies.model import MAX_WAIT, Policy
+from ones.policies.registry import Site, information, make
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.moves import MoveLimits
 
@@ -78,6 +80,23 @@ class EstimatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return Priors(restart_seconds=self.restart_seconds, job_seconds=self.job_seconds)
 
 
+class GavelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Gavel's policies know of this site."""
+
+    entities: Literal["account", "none"] = "account"  # who shares the cluster
+    weights: dict[str, float] = {}  # of accounts; 1 where not named
+    prices: dict[str, float] = {}  # of a GPU and hour, by GPU type
+
+    def settings(self) -> RoundSettings:
+        return RoundSettings(entities=self.entities, weights=self.weights, prices=self.prices)
+
+
+class SharingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether jobs may share GPUs."""
+
+    allow: bool = False
+
+
 class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each step of a move may take, in seconds."""
 
@@ -106,6 +125,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     guard: GuardConfig = GuardConfig()
     moves: MoveConfig = MoveConfig()
     estimator: EstimatorConfig = EstimatorConfig()
+    gavel: GavelConfig = GavelConfig()
+    sharing: SharingConfig = SharingConfig()
+
+    def make_policy(self) -> Policy:
+        """The policy as it is to be here. Raises ValueError that names the fault."""
+        if information(self.policy) == "truth":
+            raise ValueError(f"'{self.policy}' knows what only a simulation can tell")
+        site = Site(gavel=self.gavel.settings(), sharing=self.sharing.allow)
+        return make(self.policy, max_wait=self.guard.max_wait, site=site)
+
+    def with_policy(self, name: str) -> Config:
+        """The same site with another policy. Raises ValueError where that can't be used here."""
+        changed = msgspec.structs.replace(self, policy=name)
+        changed.make_policy()
+        return changed
 
     def move_limits(self) -> MoveLimits:
         return MoveLimits(
@@ -143,7 +177,7 @@ def load_config(path: Path | None = None, overrides: Mapping[str, str] | None = 
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as fault:
         raise ConfigError(_explain(str(fault), owner, path)) from None
-    _check(config, owner.get("policy", path), owner.get("controller", path))
+    _check(config, owner, path)
     return config
 
 
@@ -169,16 +203,20 @@ def _explain(fault: str, owner: Mapping[str, Path], path: Path) -> str:
     return f"{owner.get(key, path)}: {fault.replace('$.', '')}{hint}"
 
 
-def _check(config: Config, policy_file: Path, controller_file: Path) -> None:
+def _check(config: Config, owner: Mapping[str, Path], path: Path) -> None:
+    for table, values in (("weights", config.gavel.weights), ("prices", config.gavel.prices)):
+        for key, value in values.items():
+            if not (isfinite(value) and value > 0):
+                raise ConfigError(
+                    f"{owner.get('gavel', path)}: gavel.{table}.{key}: {value:g} is not above 0"
+                )
     try:
-        make(config.policy)
-        if information(config.policy) == "truth":
-            raise ValueError(f"'{config.policy}' knows what only a simulation can tell")
+        config.make_policy()
     except ValueError as fault:
-        raise ConfigError(f"{policy_file}: policy: {fault}") from None
+        raise ConfigError(f"{owner.get('policy', path)}: policy: {fault}") from None
     host, _, port = config.controller.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(
-            f"{controller_file}: controller: '{config.controller}' is not HOST:PORT,"
+            f"{owner.get('controller', path)}: controller: '{config.controller}' is not HOST:PORT,"
             " such as ctl:7667"
         )

@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from ones.daemon.choice import Choice
 from ones.daemon.config import Config
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
+from ones.daemon.needs import NeedsBook
 from ones.daemon.records import Records
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
 from ones.policies.guard import Move, Verdict
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
-from ones.policies.registry import make
 from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
@@ -83,7 +84,8 @@ class Controller:
         *,
         clock: Callable[[], float],
     ) -> None:
-        self.config = config
+        self.choice = Choice(config, store)
+        self.config = self.choice.config
         self.reader = reader
         self.store = store
         self.clock = clock
@@ -96,9 +98,9 @@ class Controller:
         )
         self._loop = asyncio.get_running_loop()
         self._commands = commands
-        self._policy = make(config.policy, max_wait=config.guard.max_wait)
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
+        self.needs = NeedsBook(store, commands)
         self._mover = Mover(
             store,
             Actuator(commands),
@@ -146,11 +148,11 @@ class Controller:
             knowledge=self.config.estimator.knowledge(),
         )
         limits, history = self.config.guard.limits(), self._records.history(begun)
-        number = self.published.number + 1
-        name = f"memory:{self._policy.name}"
+        number, policy = self.published.number + 1, self.choice.policy
+        name = f"memory:{policy.name}"
         decided = decide(
             problem,
-            self._policy,
+            policy,
             self.store.fact(name),
             np.random.default_rng([self.config.seed, number]),
             history=history,
@@ -178,6 +180,7 @@ class Controller:
         self.inbox.forget_jobs(snapshot.jobs)
         self._learning.take(snapshot)
         self._records.take(snapshot, now=begun)
+        self.needs.take(snapshot, self.inbox.nodes(), now=begun)
         return snapshot
 
     def _with_history(self, jobs: Sequence[Job], snapshot: Snapshot) -> list[Job]:
@@ -334,6 +337,14 @@ class Controller:
     def resume(self, by: str) -> None:
         self.store.set_fact("paused", None)
         log.warning("resumed by %s", by)
+
+    def choose_policy(self, by: str, name: str | None) -> None:
+        """Decide by this policy from the next round on; None: by the configuration's.
+
+        Raises ValueError, and changes nothing, where it can't be used here.
+        """
+        self.config = self.choice.make(by, name, now=self.clock())
+        log.warning("policy %s, by %s", self.config.policy, by)
 
     def healthy(self) -> bool:
         """Whether rounds succeed; a first one must have."""

@@ -90,7 +90,7 @@ async def _run(config: Config) -> None:
     log.info(
         "onesd is up: mode %s, policy %s, Slurm read by %s",
         config.mode,
-        config.policy,
+        controller.config.policy,
         reader.name,
     )
     loops = [

@@ -66,6 +66,17 @@ _MIGRATIONS = (
     ALTER TABLE reports ADD COLUMN loss REAL;
     ALTER TABLE reports ADD COLUMN accuracy REAL;
     """,
+    """
+    CREATE TABLE needs(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, at REAL NOT NULL, user TEXT NOT NULL,
+        account TEXT NOT NULL, family TEXT NOT NULL, gpu_type TEXT, nodes INTEGER NOT NULL,
+        gpus INTEGER NOT NULL, batch REAL, shared INTEGER NOT NULL, resized INTEGER NOT NULL,
+        card REAL, gpu_memory REAL NOT NULL, busy REAL NOT NULL, samples INTEGER NOT NULL,
+        first_busy REAL, last_busy REAL, state TEXT, started REAL, ended REAL, host_memory REAL,
+        cpu_cores REAL, memory_asked REAL, cpus_asked REAL, time_asked REAL,
+        PRIMARY KEY(job, restarts));
+    CREATE INDEX needs_by_family ON needs(family, at);
+    """,
 )
 
 
@@ -159,7 +170,14 @@ class Store:
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
             for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
-            for table in ("observations", "gradients", "restart_costs", "rounds", "finished"):
+            for table in (
+                "observations",
+                "gradients",
+                "restart_costs",
+                "rounds",
+                "finished",
+                "needs",
+            ):
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
             self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
             self.write("DELETE FROM jobs WHERE ended < ?", before)

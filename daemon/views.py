@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ones.daemon import needs
 from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
@@ -89,6 +90,7 @@ def jobs(controller: Controller, only: str | None) -> Json:
         for row in controller.store.rows("SELECT job, count(*) AS n FROM moves GROUP BY job")
     }
     reports = controller.inbox.reports()
+    outlooks = last.problem.outlooks if last.problem else {}
     listed = []
     for job in last.jobs:
         if only is not None and job.user != only:
@@ -114,6 +116,7 @@ def jobs(controller: Controller, only: str | None) -> Json:
                 "total_samples": getattr(report, "total_samples", None),
                 "loss": getattr(report, "loss", None),
                 "samples_per_second": _rate(report),
+                "speed_error": outlooks[job.id].speed_error if job.id in outlooks else None,
                 "submitted": job.submitted,
                 "waited": job.waited,
                 "moves": counts.get(int(job.id), 0),
@@ -255,11 +258,29 @@ def plan(controller: Controller, only: str | None) -> Json:
     )
 
 
+def policy(controller: Controller) -> Json:
+    """The policy in force, its settings, and where it comes from."""
+    return _answer(**controller.choice.view())
+
+
 def _target(placement: Placement | None) -> str | None:
     if placement is None:
         return None
     shape = placement.shape
     return f"{placement.gpus} on {fold(placement.nodes)}" + (f" ({shape})" if shape else "")
+
+
+def estimate(controller: Controller, question: needs.Question, only: str | None) -> Json:
+    """What a job will need, by what others of its name have used."""
+    try:
+        return _answer(**needs.answer(controller.needs, question, only))
+    except needs.NothingKnown as fault:
+        raise NotKnown(str(fault)) from None
+
+
+def report_needs(controller: Controller, only: str | None) -> Json:
+    """What runs asked for and used, by user and account."""
+    return _answer(users=controller.needs.report(only))
 
 
 def explain(controller: Controller, number: int, only: str | None) -> Json:
@@ -286,10 +307,21 @@ def explain(controller: Controller, number: int, only: str | None) -> Json:
         return _answer(lines=lines, sizes=[])
     lines.append(
         f"believed: {outlook.remaining:.0f} samples to go of"
-        f" {outlook.processed + outlook.remaining:.0f}, from {outlook.points} speed measurements;"
+        f" {outlook.processed + outlook.remaining:.0f}, from {outlook.points} speed measurements"
+        f" (step time known to {_within(outlook.speed_error)}{_by_type(outlook)});"
         f" a restart costs {outlook.restart_cost:.0f} s"
     )
     return _answer(lines=lines, sizes=_speeds(this, outlook, last.problem))
+
+
+def _within(error: float) -> str:
+    """A standard error of a logarithm in words: 0.1 is about 10 %."""
+    return f"{100 * np.expm1(error):.0f} %"
+
+
+def _by_type(outlook: Outlook) -> str:
+    parts = [f"{kind} {_within(error)}" for kind, error in sorted(outlook.type_errors.items())]
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _speeds(job: Job, outlook: Outlook, problem: Problem) -> list[Json]:

@@ -166,7 +166,7 @@ class Room:
 
     def _closest(self, hosts: Ints, fit: Ints, wanted: int) -> Ints:
         """`wanted` of the hosts under the lowest switch that has enough of them."""
-        for above in self._floor.above:
+        for level, above in enumerate(self._floor.above):
             switch = above[hosts]
             count = np.bincount(switch)
             enough = count >= wanted
@@ -176,19 +176,22 @@ class Room:
                 np.minimum.at(tightest, switch, fit[hosts])
                 able = np.flatnonzero(enough)
                 group = able[np.lexsort((count[able], tightest[able]))[0]]
-                return self._fewest_leaves(hosts[switch == group], fit, wanted)
-        return self._fewest_leaves(hosts, fit, wanted)
+                return self._under(level, hosts[switch == group], fit, wanted)
+        return self._under(len(self._floor.above), hosts, fit, wanted)
 
-    def _fewest_leaves(self, hosts: Ints, fit: Ints, wanted: int) -> Ints:
-        leaf = self._floor.above[0][hosts]
-        count = np.bincount(leaf)
+    def _under(self, level: int, hosts: Ints, fit: Ints, wanted: int) -> Ints:
+        """`wanted` of the hosts, all below a switch of this level, under few switches below it."""
+        if level == 0:
+            return hosts[np.argsort(fit[hosts], kind="stable")][:wanted]
+        switch = self._floor.above[level - 1][hosts]
+        count = np.bincount(switch)
         chosen: list[Ints] = []
         missing = wanted
         while missing:
             holding = np.flatnonzero(count >= missing)
             at = holding[count[holding].argmin()] if len(holding) else count.argmax()
-            here = hosts[leaf == at]
-            taken = here[np.argsort(fit[here], kind="stable")][:missing]
+            here = hosts[switch == at]
+            taken = self._under(level - 1, here, fit, min(missing, len(here)))
             chosen.append(taken)
             missing -= len(taken)
             count[at] = 0

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import isfinite
 from typing import Any, Literal
 
 from ones.policies.fifo import Fifo
+from ones.policies.gavel.policies import POLICIES as GAVEL
+from ones.policies.gavel.policies import GavelPolicy
+from ones.policies.gavel.rounds_offer import about, needs, rounds_of
+from ones.policies.gavel.rounds_settings import RoundSettings, mapping
+from ones.policies.liquid import Liquid
 from ones.policies.model import Policy, Seconds
 from ones.policies.ones import Ones
 from ones.policies.ones_settings import PUBLISHED, Settings
@@ -18,22 +23,38 @@ from ones.policies.srtf import Srtf
 from ones.policies.tiresias import Tiresias
 
 Information = Literal["family", "own", "truth"]
-_Make = Callable[[Seconds | None, Mapping[str, str]], Policy]
+_PREFIXES: Mapping[str, Information] = {"gavel": "family", "gavel-oracle": "truth"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What holds here for every policy that knows of it; settings in a name come before it."""
+
+    max_wait: Seconds | None = None
+    gavel: RoundSettings = field(default_factory=RoundSettings)
+    sharing: bool = False  # whether jobs may share GPUs
+
+
+_Make = Callable[[Site, Mapping[str, str]], Policy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A policy on offer."""
+
     make: _Make
+    about: str  # what it optimises
     information: Information = "family"
+    needs: str = ""  # what has to be set before it can be used
 
 
 def _plain(policy: Any) -> _Make:
     """A policy whose settings are its own fields."""
 
-    def made(max_wait: Seconds | None, given: Mapping[str, str]) -> Policy:
+    def made(site: Site, given: Mapping[str, str]) -> Policy:
         changes = _read(policy, given)
-        if max_wait is not None and "max_wait" in {field.name for field in fields(policy)}:
-            changes = {"max_wait": max_wait, **changes}
+        if site.max_wait is not None and "max_wait" in {field.name for field in fields(policy)}:
+            changes = {"max_wait": site.max_wait, **changes}
         chosen: Policy = replace(policy, **changes)
         return chosen
 
@@ -41,29 +62,73 @@ def _plain(policy: Any) -> _Make:
 
 
 def _ones(name: str, settings: Settings) -> _Make:
-    def made(max_wait: Seconds | None, given: Mapping[str, str]) -> Policy:
-        changes = {**({} if max_wait is None else {"max_wait": max_wait}), **_read(settings, given)}
-        return Ones(replace(settings, **changes), name)
+    def made(site: Site, given: Mapping[str, str]) -> Policy:
+        wait = {} if site.max_wait is None else {"max_wait": site.max_wait}
+        return Ones(replace(settings, **{**wait, **_read(settings, given)}), name)
 
     return made
 
 
-_POLICIES: dict[str, _Entry] = {
-    "fifo": _Entry(_plain(Fifo())),
-    "ones": _Entry(_ones("ones", Settings())),
-    "ones-oracle": _Entry(_ones("ones-oracle", Settings()), "truth"),
-    "ones-sc21": _Entry(_ones("ones-sc21", PUBLISHED)),
-    "optimus-oracle": _Entry(_plain(Optimus()), "truth"),
-    "pollux": _Entry(_plain(Pollux()), "own"),
-    "sia": _Entry(_plain(Sia()), "own"),
-    "srtf": _Entry(_plain(Srtf())),
-    "srtf-oracle": _Entry(_plain(Srtf(name="srtf-oracle")), "truth"),
-    "tiresias": _Entry(_plain(Tiresias())),
+def _gavel(name: str, policy: GavelPolicy) -> _Make:
+    def made(site: Site, given: Mapping[str, str]) -> Policy:
+        wait = {} if site.max_wait is None else {"max_wait": site.max_wait}
+        settings = replace(site.gavel, **{**wait, **_read(site.gavel, given)})
+        return rounds_of(name, policy, settings, sharing=site.sharing)
+
+    return made
+
+
+_POLICIES: dict[str, Entry] = {
+    "fifo": Entry(make=_plain(Fifo()), about="first come, first served, at the requested size"),
+    "liquid": Entry(
+        make=_plain(Liquid()), about="jobs in order, where the network costs them least"
+    ),
+    "ones": Entry(
+        make=_ones("ones", Settings()), about="average completion time; sizes and batches"
+    ),
+    "ones-oracle": Entry(
+        make=_ones("ones-oracle", Settings()),
+        about="the same, knowing what is to come",
+        information="truth",
+    ),
+    "ones-sc21": Entry(make=_ones("ones-sc21", PUBLISHED), about="ONES as published"),
+    "optimus-oracle": Entry(
+        make=_plain(Optimus()), about="time left, one GPU more at a time", information="truth"
+    ),
+    "pollux": Entry(make=_plain(Pollux()), about="fair goodput; sizes, batches", information="own"),
+    "sia": Entry(make=_plain(Sia()), about="fair goodput on mixed GPU types", information="own"),
+    "srtf": Entry(make=_plain(Srtf()), about="the shortest remaining time first"),
+    "srtf-oracle": Entry(
+        make=_plain(Srtf(name="srtf-oracle")),
+        about="the same, knowing what is to come",
+        information="truth",
+    ),
+    "tiresias": Entry(make=_plain(Tiresias()), about="the least service so far first"),
+    **{
+        name: Entry(
+            make=_gavel(name, policy), about=about(policy), information=known, needs=needs(policy)
+        )
+        for prefix, known in _PREFIXES.items()
+        for policy in GAVEL.values()
+        for name in (f"{prefix}:{policy.name}",)
+    },
 }
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted(_POLICIES))
+    """The policies that need no settings."""
+    return tuple(sorted(name for name, entry in _POLICIES.items() if not entry.needs))
+
+
+def offered() -> Mapping[str, Entry]:
+    """Every policy, by name."""
+    return dict(sorted(_POLICIES.items()))
+
+
+def choices() -> str:
+    """The names in a few words."""
+    plain = [name for name in names() if ":" not in name]
+    return f"{', '.join(plain)}, gavel:NAME, gavel-oracle:NAME (onesctl policy list)"
 
 
 def information(name: str) -> Information:
@@ -74,7 +139,7 @@ def information(name: str) -> Information:
     return _entry(name)[0].information
 
 
-def make(name: str, *, max_wait: Seconds | None = None) -> Policy:
+def make(name: str, *, max_wait: Seconds | None = None, site: Site | None = None) -> Policy:
     """The policy of that name; preemptive ones put first who waited longer than `max_wait`.
 
     None leaves that to the policy: those of others' papers know no such bound.
@@ -82,18 +147,27 @@ def make(name: str, *, max_wait: Seconds | None = None) -> Policy:
     Raises ValueError that names the fault and what is allowed.
     """
     entry, given = _entry(name)
+    here = site or Site()
     try:
-        return entry.make(max_wait, given)
+        return entry.make(here if max_wait is None else replace(here, max_wait=max_wait), given)
     except ValueError as fault:
         raise ValueError(f"policy '{name}': {fault}") from None
 
 
-def _entry(name: str) -> tuple[_Entry, Mapping[str, str]]:
+def settings_of(policy: Policy) -> Mapping[str, Any]:
+    """A policy's settings as they hold, by name."""
+    own = getattr(policy, "settings", policy)
+    if not is_dataclass(own):
+        return {}
+    return {field.name: getattr(own, field.name) for field in fields(own) if field.name != "name"}
+
+
+def _entry(name: str) -> tuple[Entry, Mapping[str, str]]:
     parts = name.split(":")
     plain = ":".join(part for part in parts if "=" not in part)
     given = dict(part.split("=", 1) for part in parts if "=" in part)
     if plain not in _POLICIES:
-        raise ValueError(f"no policy '{name}'; choose one of: {', '.join(names())}")
+        raise ValueError(f"no policy '{name}'; choose one of: {choices()}")
     return _POLICIES[plain], given
 
 
@@ -117,16 +191,20 @@ def _read(defaults: Any, given: Mapping[str, str]) -> dict[str, Any]:
             allowed = ", ".join(sorted(known)) or "none"
             raise ValueError(f"it has no setting '{key}'; known: {allowed}")
         before = known[key]
+        kind = "a number"
         try:
             if isinstance(before, bool):
+                kind = "true or false"
                 read[key] = {"true": True, "false": False}[text.lower()]
             elif isinstance(before, int):
                 read[key] = int(text)
             elif isinstance(before, str):
                 read[key] = text
+            elif isinstance(before, Mapping):
+                kind = "NAME=NUMBER, or several joined by +"
+                read[key] = mapping(text)
             else:
                 read[key] = _number(text)
         except (KeyError, ValueError):
-            kind = "true or false" if isinstance(before, bool) else "a number"
             raise ValueError(f"its setting {key} is not {kind}: '{text}'") from None
     return read

@@ -12,7 +12,10 @@ import click
 
 from ones.daemon.config import ConfigError, load_config
 from ones.daemon.ctl.client import NotAllowed, Unreachable, ask
+from ones.daemon.ctl.estimate import estimate
+from ones.daemon.ctl.policy import policy
 from ones.daemon.ctl.replay import replay
+from ones.daemon.ctl.report import report
 from ones.daemon.ctl.solve import solve
 from ones.daemon.ctl.table import cell, duration, moment, table
 from ones.slurm_ext.errors import OnesError
@@ -279,5 +282,8 @@ def resume() -> None:
     click.echo("resumed")
 
 
+main.add_command(policy)
+main.add_command(estimate)
+main.add_command(report)
 main.add_command(replay)
 main.add_command(solve)

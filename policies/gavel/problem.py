@@ -192,6 +192,7 @@ def with_placements(problem: Problem, spread: Floats, nodes: Ints, gpus_per_node
         columns=problem.columns + tuple(f"{name}, {SPREAD}" for name in problem.columns),
         pool=np.concatenate([problem.pool, problem.pool]),
         throughput=np.concatenate([together, apart], axis=1),
+        usable=np.tile(problem.usable, (1, 2)),
         costs=None if problem.costs is None else np.tile(problem.costs, 2),
         pairs=replace(
             pairs,

@@ -74,7 +74,8 @@ def main() -> None:
     # The guard refuses moves that gain nothing, as these do; it is not what is tested here.
     rounds.check = lambda moves, *_: Verdict(tuple(moves), ())
     for policy in (Seesaw(), LargestBatch()):
-        registry._POLICIES[policy.name] = registry._Entry(lambda *_, made=policy: made)
+        entry = registry.Entry(make=lambda *_, made=policy: made, about="a test's")
+        registry._POLICIES[policy.name] = entry
     points = 0
 
     def point() -> None:

@@ -1,0 +1,1 @@
+"""Where jobs sit in the network: costs of placements, and ways of finding good ones (Liquid §2)."""
