@@ -34,7 +34,7 @@ def init(
     `checkpoints` is a folder that all nodes see; by default it is `ones-checkpoints/JOBID/SCRIPT`
     in the working directory of a Slurm job, and there are none outside Slurm. They are written
     when Slurm or ONES ask for one, and besides every `checkpoint_seconds` where that is given.
-    `lr_rule` says how the learning rate follows the batch size (linear, sqrt, none), over
+    `lr_rule` says how the learning rate follows the batch size (linear, sqrt, adascale, none), over
     `warmup_steps` steps (by default a tenth of an epoch). `backend` is torch.distributed's.
     """
     from ones.slurm_ext.runtime.start import start  # noqa: PLC0415 (keeps this import light)

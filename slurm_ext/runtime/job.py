@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
@@ -19,6 +20,9 @@ from ones.slurm_ext.runtime.meter import Meter
 from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Division, Sampler
 from ones.slurm_ext.runtime.signals import Request, Requests
+
+if TYPE_CHECKING:
+    from ones.slurm_ext.runtime.live.resizing import Resizing
 
 log = logging.getLogger(__name__)
 JUST_SAVED = 60.0  # seconds: a stop that soon after an asked-for checkpoint is the move it was for
@@ -42,7 +46,7 @@ class Job:
         framework: Framework,
         *,
         started: float,
-        reporter: Reporter | None,
+        reporter: Callable[[], Reporter | None],
         requests: Requests,
         checkpoints: Checkpoints | None,
         checkpoint_seconds: float | None,
@@ -50,11 +54,14 @@ class Job:
         moment: Moment,
         rule: Rule,
         warmup_steps: int | None,
+        live: Resizing | None = None,
     ) -> None:
         self._place = environment.place
         self._planned_batch = environment.batch
         self._framework = framework
-        self._reporter = reporter
+        self._live = live
+        self._hear = reporter
+        self._reporter: Reporter | None = None
         self._requests = requests
         self._checkpoints = checkpoints
         self._checkpoint_seconds = checkpoint_seconds
@@ -64,22 +71,24 @@ class Job:
         self._rule = rule
         self._warmup_steps = warmup_steps
         self._division: Division | None = None
+        # What rank 0 has told all workers of the noise: a rate that follows it must be one rate.
+        self._told = moment.noise.told
         self._models: list[Any] = []
         self._tracked: list[Any] = []
         self._meter = Meter(started=started, seconds=environment.report_seconds)
         # From the run before, so that this one's first report says them already.
         self._declared: dict[str, int | None] = dict(moment.declared)
-        self._noise = NoiseMeter(
-            framework,
-            rank=self.rank,
-            workers=self.world_size,
-            smoothed=moment.noise,
-            waited=self._meter.waited,
-        )
+        self._noise = self._noise_meter()
+        self._rehearsal: Callable[[Any], Any] | None = None
+        self._loaders: list[Any] = []
+        self._resized: list[Callable[[int, int], None]] = []
+        self._last_epoch = 0
         self._saved_at = time.monotonic()
         self._asked_save_at: float | None = None
         self.resumed = moment.progress.samples > 0
         """Whether this run goes on from a checkpoint."""
+        if live is None and self.rank == 0:
+            self._reporter = self._hear()
         self._report()
 
     @property
@@ -167,7 +176,21 @@ class Job:
             batch_most=batch_most,
             batch_most_per_gpu=batch_most_per_gpu,
         )
-        return self._framework.loader(dataset, sampler, **options)
+        loader = self._framework.loader(dataset, sampler, **options)
+        self._loaders.append(loader)
+        return loader
+
+    def warm_up(self, loss_of: Callable[[Any], Any]) -> None:
+        """Have a worker that joins a running job do this with a batch or two before it joins.
+
+        `loss_of` takes a batch and gives the loss: what is slow only at its first use is then done
+        while the others still train. Nothing of it lasts.
+        """
+        self._rehearsal = loss_of
+
+    def on_resize(self, call: Callable[[int, int], None]) -> None:
+        """Have this called with the old and the new number of workers after each live resize."""
+        self._resized.append(call)
 
     def sampler(
         self,
@@ -209,18 +232,29 @@ class Job:
         division = self._cut
         self._check_restored()
         self._declared["total_samples"] = epochs * division.samples
+        self._last_epoch = epochs - 1
+        begins = True
+        if self._live is not None:
+            begins = self._live.join(self)
         self._report()
-        if self._checkpoints is not None:
+        stops = self._live is None or self._live.at_base
+        if self._checkpoints is not None and stops:
             self._requests.listen_for_stop()
         while self._moment.progress.epoch < epochs:
-            self._tune()
+            if self._live is not None:
+                self._live.between_epochs(self)
+            if begins:
+                self._tune()
+            begins = True
             self._reseed()
             self._watch()
             self._meter.resume()
             yield self._moment.progress.epoch
             self._moment = replace(self._moment, progress=self._moment.progress.next_epoch())
         self._report()
-        if self._checkpoints is not None:
+        if self._live is not None:
+            self._live.finish()
+        if self._checkpoints is not None and stops:
             self._requests.ignore_stop()
 
     def step(self, *, loss: Any = None, accuracy: float | None = None) -> bool:
@@ -228,6 +262,8 @@ class Job:
 
         Returns whether the job's size has changed. Exits with 143 when Slurm has asked to stop.
         """
+        if self._live is not None and self._live.lost:
+            return self._live.mend(self)
         before = self._moment.progress
         size = self._cut.step_size(before.position)
         if size < 1:
@@ -241,15 +277,18 @@ class Job:
         self._meter.step(loss=loss, accuracy=accuracy)
         self._noise.after_step(reference=self._submitted)
         self._watch()
-        alone = self.world_size == 1
+        if self._live is not None:
+            self._live.after_step(self)
+        alone = self.world_size == 1 and self._live is None
         request = self._wanted() if alone else Request(self._framework.agreed())
         if request is not Request.NOTHING:
             self._answer(request)
-        if not alone:
+        changed = self._live is not None and self._live.at_boundary(self)
+        if not alone and not changed:
             self._framework.propose(self._wanted())
         if self._meter.due:
             self._report()
-        return False
+        return changed
 
     def close(self) -> None:
         """Say the last word and leave the other workers; done by itself at exit."""
@@ -263,6 +302,15 @@ class Job:
         if self._division is None:
             raise UsageFault("call job.loader() or job.sampler() before job.epochs()")
         return self._division
+
+    def _noise_meter(self) -> NoiseMeter:
+        return NoiseMeter(
+            self._framework,
+            rank=self.rank,
+            workers=self.world_size,
+            smoothed=self._moment.noise,
+            waited=self._meter.waited,
+        )
 
     def _weight(self) -> float:
         return self._cut.weight(self._moment.progress.position)
@@ -280,16 +328,28 @@ class Job:
         """Note the batch with which it goes on, and let the learning rate go after it."""
         cut, warmup = self._cut, self._warmup_steps
         ramp = self._moment.ramp.towards(
-            self._rule.factor(cut.batch, self._submitted),
+            self._rule.factor(cut.batch, self._submitted, self._told),
             steps=-(-cut.steps // 10) if warmup is None else warmup,
         )
         self._moment = replace(self._moment, epoch_samples=cut.samples, batch=cut.batch, ramp=ramp)
 
     def _tune(self) -> None:
         """Take the batch that the plan has for the job by now, the same on all workers."""
-        told = (self._reporter.batch if self._reporter is not None else None) or 0
-        planned = int(self._framework.share(b"%d" % told))
-        batch = self._fitting(planned) if planned else self._cut.batch
+        planned = (self._reporter.batch if self._reporter is not None else None) or 0
+        noise = self._noise.read().told
+        said = self._framework.share(json.dumps([planned, noise]).encode())
+        if not said:
+            return
+        planned, noise = json.loads(said)
+        self._told = None if noise is None else (noise[0], noise[1])
+        if planned:
+            self._planned_batch = planned
+            self._take_batch(self._fitting(planned))
+        if self._rule is Rule.ADASCALE:
+            self._follow_batch()
+
+    def _take_batch(self, batch: int) -> None:
+        """Go on with another global batch."""
         if batch == self._cut.batch:
             return
         log.info("ones: from here on with batch %d instead of %d", batch, self._cut.batch)
@@ -332,6 +392,8 @@ class Job:
         if request is Request.STOP:
             # Who leaves first would take the others down while rank 0 still writes.
             self._framework.barrier()
+            if self._live is not None:
+                self._live.finish()
             self.close()
             raise SystemExit(STOPPED)
 

@@ -68,6 +68,14 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, help="workers on this node (default: its GPUs)")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
+    parser.add_argument(
+        "--live", action="store_true", help="let workers come and go (docs/live.md)"
+    )
+    parser.add_argument("--slots", type=int, help="with --live: most workers on this node")
+    parser.add_argument("--folder", type=Path, help="with --live: where others find the job")
+    parser.add_argument(
+        "--join", type=Path, metavar="FILE", help="join the live job whose join.json this is"
+    )
     parser.add_argument("script", metavar="SCRIPT", help="a .py file, or a program")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER)
     given = parser.parse_args()
@@ -82,6 +90,8 @@ def main() -> None:
     # Otherwise each worker's arithmetic takes all cores of the node.
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(places))))
+    if given.live or given.join is not None:
+        run_live(program, places, join=given.join, slots=given.slots, folder=given.folder)
     if len(places) == 1:
         become(program, places[0])
     else:
@@ -185,6 +195,38 @@ def run_workers(program: Program, places: Sequence[Place]) -> None:
             _die_with(parent)
             become(program, place)
     sys.exit(flock.wait())
+
+
+def run_live(
+    program: Program,
+    places: Sequence[Place],
+    *,
+    join: Path | None,
+    slots: int | None,
+    folder: Path | None,
+) -> NoReturn:
+    """Lead the workers of a job that can be resized while it runs, or join one; exit as it does."""
+    from ones.slurm_ext.runtime.live.entrance import lead, unable  # noqa: PLC0415 (only live)
+
+    if fault := unable(program.is_python):
+        sys.exit(f"ones-run: error: {fault}")
+    _preload()
+    gc.freeze()  # or each worker's garbage collector would copy all of it
+    try:
+        code = lead(
+            lambda place: become(program, place),
+            _die_with,
+            place=places[0],
+            workers=len(places),
+            slots=slots,
+            folder=folder,
+            join=join,
+        )
+    except OnesError as fault:
+        sys.exit(f"ones-run: error: {fault}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Flock:

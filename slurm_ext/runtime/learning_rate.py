@@ -12,11 +12,20 @@ class Rule(StrEnum):
 
     LINEAR = "linear"  # with the batch: for SGD (Goyal et al. 2017; ONES §3.2)
     SQRT = "sqrt"  # with its root: for Adam and its kin
+    ADASCALE = "adascale"  # by what the gradients' noise says that it brings (Johnson et al. 2020)
     NONE = "none"  # not at all
 
-    def factor(self, batch: int, submitted: int) -> float:
-        """The factor at `batch`, for a script whose rate was chosen for `submitted`."""
+    def factor(self, batch: int, submitted: int, noise: tuple[float, float] | None = None) -> float:
+        """The factor at `batch`, for a script whose rate was chosen for `submitted`.
+
+        `noise` is the squared norm of the gradient and its variance at `submitted`, where known.
+        """
         match self:
+            case Rule.ADASCALE:
+                if noise is None:
+                    return min(1.0, batch / submitted)
+                sqr, var = noise
+                return (var + sqr) / (var * submitted / batch + sqr)
             case Rule.LINEAR:
                 return batch / submitted
             case Rule.SQRT:

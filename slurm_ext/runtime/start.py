@@ -11,15 +11,20 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment, moment_from
 from ones.slurm_ext.runtime.environment import Environment, read_environment
 from ones.slurm_ext.runtime.framework import Framework, PlainFramework
 from ones.slurm_ext.runtime.job import Job
 from ones.slurm_ext.runtime.learning_rate import Rule
+from ones.slurm_ext.runtime.live.member import AGAIN, FD
 from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Progress
 from ones.slurm_ext.runtime.signals import Requests
+
+if TYPE_CHECKING:
+    from ones.slurm_ext.runtime.live.resizing import Resizing
 
 log = logging.getLogger(__name__)
 
@@ -38,21 +43,25 @@ def start(
     requests = Requests(environment.checkpoint_signal)
     # Before any report: whoever has reported may be asked, and every worker gets the signal.
     requests.listen_for_checkpoints()
-    framework = _framework(backend)
+    framework, live = _framework(backend)
     framework.connect(environment.place)
     folder = _folder(environment, checkpoints)
     kept = None if folder is None else Checkpoints(folder)
     found = None
-    if kept is not None and environment.place.rank == 0:
+    leads = environment.place.rank == 0 if live is None else live.leads
+    if kept is not None and leads:
         found = _find(kept, environment, given=checkpoints is not None)
     moment = _shared_moment(framework, found, seed)
     framework.seed(moment.seed)
     # Whoever reports may be signalled, and a worker that is not yet this far would die of it: a
     # script that met the others by itself comes here worker by worker.
     framework.barrier()
-    reporter = None
-    if environment.place.rank == 0 and environment.socket and environment.job is not None:
-        reporter = Reporter(environment.socket, job=environment.job, restarts=environment.restarts)
+
+    def reporter() -> Reporter | None:
+        if not environment.socket or environment.job is None:
+            return None
+        return Reporter(environment.socket, job=environment.job, restarts=environment.restarts)
+
     job = Job(
         environment,
         framework,
@@ -65,17 +74,22 @@ def start(
         moment=moment,
         rule=rule,
         warmup_steps=warmup_steps,
+        live=live,
     )
     atexit.register(job.close)
     return job
 
 
-def _framework(backend: str | None) -> Framework:
+def _framework(backend: str | None) -> tuple[Framework, Resizing | None]:
     if importlib.util.find_spec("torch") is None:
-        return PlainFramework()
+        return PlainFramework(), None
+    if FD in os.environ:
+        from ones.slurm_ext.runtime.live.resizing import resizing  # noqa: PLC0415 (heavy)
+
+        return resizing(backend)
     from ones.slurm_ext.runtime.torch_framework import TorchFramework  # noqa: PLC0415 (heavy)
 
-    return TorchFramework(backend)
+    return TorchFramework(backend), None
 
 
 def _folder(environment: Environment, checkpoints: Path | None) -> Path | None:
@@ -91,7 +105,7 @@ def _folder(environment: Environment, checkpoints: Path | None) -> Path | None:
 
 def _find(kept: Checkpoints, environment: Environment, *, given: bool) -> Checkpoint | None:
     """Where to go on from. A first run finds nothing of its own in the folder of its number."""
-    if not environment.restarts and not given:
+    if not (environment.restarts or given or os.environ.get(AGAIN)):
         kept.set_aside()
         return None
     found = kept.latest()

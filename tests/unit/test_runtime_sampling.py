@@ -85,6 +85,14 @@ def test_the_rate_follows_the_batch_by_its_rule() -> None:
     assert Rule("none").factor(256, 64) == 1
 
 
+def test_adascale_gives_what_the_noise_says_between_nothing_and_linear() -> None:
+    assert Rule("adascale").factor(256, 64, (1.0, 0.0)) == 1
+    assert Rule("adascale").factor(256, 64, (0.0, 1.0)) == 4
+    assert Rule("adascale").factor(256, 64, (1.0, 1.0)) == pytest.approx(1.6)
+    assert Rule("adascale").factor(256, 64) == 1  # nothing is known yet
+    assert Rule("adascale").factor(32, 64) == 0.5
+
+
 def test_a_higher_rate_is_warmed_up_to_and_a_lower_one_taken_at_once() -> None:
     ramp = Ramp().towards(4.0, steps=3)
     factors = []

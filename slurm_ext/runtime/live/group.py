@@ -1,0 +1,144 @@
+"""Process groups of PyTorch that come and go while the process stays: `make` makes one.
+
+This is the only place that knows torch's private names for it. From torch 2.14 on there is an
+experimental call that re-forms a group in place; it would be used here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from torch.distributed import distributed_c10d as c10d
+
+from ones.slurm_ext.errors import OnesError
+
+MAKING = timedelta(seconds=30)  # for all members to connect
+WORKING = timedelta(minutes=30)  # for one collective: torch's own default
+STORE = timedelta(seconds=30)
+Ends = tuple[Any, Any]  # of a connection: its own address and its peer's
+
+
+class GroupFault(OnesError):
+    """A process group could not be made."""
+
+
+class Group:
+    """A process group in which this process is one of `size`."""
+
+    def __init__(
+        self, pg: Any, *, rank: int, size: int, nccl: bool, links: dict[int, Ends]
+    ) -> None:
+        self.pg = pg
+        self.rank = rank
+        self.size = size
+        self._nccl = nccl
+        self._links = links
+
+    def install(self) -> None:
+        """Make it the group that torch.distributed's functions use where none is given."""
+        c10d._update_default_pg(self.pg)
+        c10d._default_pg_init_method = "ones"  # type: ignore[assignment,unused-ignore]
+
+    def cut(self) -> None:
+        """End what is under way in it, here and on the others: a member is lost.
+
+        Gloo has no such call. Without it who is not a neighbour of the lost one would wait for its
+        own neighbours, and those for the end of what they have under way.
+        """
+        if self._nccl and hasattr(self.pg, "abort"):
+            self.pg.abort()
+        present = _connections(set())
+        for number, ends in self._links.items():
+            if present.get(number) == ends:
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
+                    link.shutdown(socket.SHUT_RDWR)
+
+    def drop(self, *, wait: bool = True) -> None:
+        """Leave it; `wait` until that is done, or have a thread do it."""
+        held = [self.pg]
+        self.pg = None
+        if c10d.GroupMember.WORLD is held[0]:
+            c10d._update_default_pg(None)
+
+        def leave() -> None:
+            with contextlib.suppress(AssertionError, RuntimeError, ValueError):
+                dist.destroy_process_group(held[0])  # unless the process is ending already
+            held.clear()
+
+        if wait:
+            leave()
+        else:
+            threading.Thread(target=leave, name="ones-leave", daemon=True).start()
+
+
+def supported() -> str:
+    """Why no such groups can be made with this torch; empty where they can."""
+    if not (dist.is_available() and dist.is_gloo_available()):
+        return "this PyTorch has no gloo"
+    for name in ("_new_process_group_helper", "_update_default_pg", "_world"):
+        if not hasattr(c10d, name):
+            return f"this PyTorch ({torch.__version__}) has no {name}"
+    return ""
+
+
+def store(host: str, port: int) -> Any:
+    """A connection to the base launcher's store. Each thread that waits needs its own."""
+    stores: Any = dist
+    return stores.TCPStore(host, port, is_master=False, use_libuv=False, timeout=STORE)
+
+
+def make(store: Any, *, name: str, rank: int, size: int, device: Any) -> Group:
+    """The group of this name, once all its members have come. Names are never used twice.
+
+    It carries tensors of the CPU by gloo, and those of GPUs by NCCL where there is one. May run in
+    a thread while another group is in use.
+    """
+    nccl = device.type == "cuda" and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
+    helper: Any = c10d._new_process_group_helper
+    before = set(_connections(set()))
+    try:
+        pg, _ = helper(size, rank, [], c10d.Backend(backend), store, name, timeout=MAKING)
+        c10d._world.pg_group_ranks[pg] = {each: each for each in range(size)}
+        # All are there, and what a backend puts off until its first use is done now.
+        dist.all_reduce(torch.zeros(1), group=pg)
+        if nccl:
+            dist.all_reduce(torch.zeros(1, device=device), group=pg)
+            torch.cuda.synchronize(device)
+    except (RuntimeError, ValueError) as fault:
+        reason = str(fault).strip().splitlines()
+        raise GroupFault(f"group {name}: {reason[0] if reason else type(fault).__name__}") from None
+    if hasattr(c10d, "_set_pg_timeout"):
+        c10d._set_pg_timeout(WORKING, pg)
+    return Group(pg, rank=rank, size=size, nccl=nccl, links=_connections(before))
+
+
+def _connections(known: set[int]) -> dict[int, Ends]:
+    """The TCP connections of this process that aren't known yet, by their descriptors."""
+    found: dict[int, Ends] = {}
+    for open_file in list(Path("/proc/self/fd").iterdir()):
+        number = int(open_file.name)
+        with contextlib.suppress(OSError):
+            if number in known or not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as link:
+                if link.family in (socket.AF_INET, socket.AF_INET6):
+                    found[number] = link.getsockname(), link.getpeername()
+    return found
+
+
+def is_lost(fault: BaseException) -> bool:
+    """Whether an error says that a group has lost a member."""
+    if isinstance(fault, getattr(dist, "DistError", ())):
+        return True
+    text = str(fault).lower()
+    return any(word in text for word in ("gloo", "nccl", "connection", "socket", "aborted"))

@@ -1,0 +1,301 @@
+"""PyTorch whose process group is another one from time to time, and may be lost at any time.
+
+A step in which a member is lost comes to its end on the others, without effect: gradients are left
+as they are, optimizers do nothing, and `lost` says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from torch.nn.parallel import DistributedDataParallel
+
+from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.runtime.environment import Place
+from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.live import group as groups
+from ones.slurm_ext.runtime.live.member import Entry, Member
+from ones.slurm_ext.runtime.live.state import Cargo, compare
+from ones.slurm_ext.runtime.live.terms import Offer
+from ones.slurm_ext.runtime.live.wrapped import Elastic
+from ones.slurm_ext.runtime.sampling import Sampler
+from ones.slurm_ext.runtime.torch_framework import TorchFramework
+from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
+
+log = logging.getLogger(__name__)
+SYNC = {"init_sync": False}  # the state is there already
+HAS_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
+
+
+class LostGroup(OnesError):
+    """The group has lost a member before all had entered it."""
+
+
+class LiveFramework(TorchFramework):
+    """One worker in one generation after the other."""
+
+    def __init__(self, backend: str | None = None) -> None:
+        super().__init__(backend)
+        self.lost = False
+        self.entry: Entry | None = None
+        """The generation to enter, by the vote of the step before."""
+        self.member: Member | None = None
+        self.last_step = False
+        """Whether the step just done was the training's last one."""
+        self._group: groups.Group | None = None
+        self._wrapped: list[tuple[Elastic, Any, Callable[[], float], dict[str, Any]]] = []
+        self._generation = 0
+
+    def connect(self, place: Place) -> None:
+        if torch.cuda.is_available():
+            index = place.local_rank % torch.cuda.device_count()
+            self.device = torch.device("cuda", index)
+            torch.cuda.set_device(index)
+
+    def make(self, offer: Offer, name: str, store: tuple[str, int]) -> groups.Group:
+        """The group of an offer; beside training, in a thread."""
+        assert offer.rank is not None
+        try:
+            connection = groups.store(*store)
+        except (RuntimeError, ValueError) as fault:
+            raise groups.GroupFault(f"group {name}: no store at {store}: {fault}") from None
+        return groups.make(
+            connection, name=name, rank=offer.rank, size=offer.size, device=self.device
+        )
+
+    def warm_up(self) -> None:
+        """Have the libraries do now what they put off until their first use."""
+        with torch.enable_grad():
+            weight = torch.ones(8, 8, device=self.device, requires_grad=True)
+            total: Any = (weight @ weight).sum()
+            total.backward()
+
+    def propose(self, request: int) -> None:
+        if self.lost or self.member is None:
+            return
+        vote = self.member.vote
+        # The least of the votes is the greatest of their negatives.
+        self._vote = torch.tensor([request, vote, -vote], dtype=torch.int64)
+        try:
+            self._verdict = dist.all_reduce(
+                self._vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True
+            )
+        except RuntimeError:
+            self.lose()
+
+    def agreed(self) -> int:
+        if self.lost or self._verdict is None or self.member is None:
+            return 0
+        self._settle()
+        if self.lost:
+            return 0
+        request, greatest, least = self._vote.tolist()
+        if self.entry is None and not self.last_step:
+            self.entry = self.member.result(-least, greatest)
+        return int(request)
+
+    def share(self, payload: bytes) -> bytes:
+        if self.lost:
+            return b""
+        try:
+            return super().share(payload)
+        except RuntimeError as fault:
+            if not groups.is_lost(fault):
+                raise
+            self.lose()
+            return b""
+
+    def lose(self) -> None:
+        """The group has lost a member: nothing of this step counts."""
+        self.lost = True
+
+    def enter(
+        self, entry: Entry, cargo: Cargo, common: Sequence[int]
+    ) -> tuple[bytes | None, list[int]]:
+        """Become a member of a generation, with the state of those who have it.
+
+        Gives back the note of their cargo where it was taken over, and the numbers that are common
+        to all from here on: those of the first who has the state. Raises LostGroup.
+        """
+        assert self.member is not None
+        offer, group, old = entry.offer, entry.group, self._group
+        self._settle()
+        self._norms.settle()
+        for elastic, _, _, _ in self._wrapped:
+            elastic.use(None)
+        note = None
+        self.entry, self.lost = None, False
+        self.member.enters(offer.number, group)
+        way: dict[str, Any] = {
+            "sources": offer.sources,
+            "receivers": offer.receivers,
+        }
+        try:
+            if offer.rank in offer.receivers:
+                self.member.committed = None
+                note = cargo.receive(group, device=self.device, **way)
+            elif offer.receivers:
+                cargo.send(group, **way)
+            table = compare(group, [cargo.fingerprint(), *common])
+        except RuntimeError as fault:
+            group.cut()
+            group.drop(wait=False)
+            self._leave_old(old)
+            if not groups.is_lost(fault):
+                raise
+            raise LostGroup(str(fault)) from None
+        self._check([row[0] for row in table], offer)
+        group.install()
+        self._leave_old(old)
+        self._group, self._control, self._joined = group, group.pg, True
+        self._rewrap(group.size)
+        self._generation = offer.number
+        self.member.entered(offer.number)
+        return note, table[offer.sources[0]][1:]
+
+    def broke(self) -> None:
+        """Give up the group, so that the members who wait in it are freed."""
+        assert self.member is not None
+        self._verdict = None
+        self.entry, self.lost = None, True
+        for elastic, _, _, _ in self._wrapped:
+            elastic.use(None)
+        self._norms = LoneNorms()
+        if self._group is not None:
+            self._group.cut()
+        if self.device.type == "cuda":
+            # Its steps run after the host has called them done, so memory may hold half a step.
+            self.member.committed = None
+        self._leave_old(self._group)
+        self.member.broke()
+
+    def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
+        if any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules()):
+            raise StateFault("SyncBatchNorm keeps its process group, so it can't be resized live")
+        elastic = Elastic(model, lambda: self.lost, self.lose)
+        self._wrapped.append((elastic, model, weight, options))
+        self._norms.add(model)
+        return elastic
+
+    def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
+        def forget(*_: object) -> None:
+            if self.lost:
+                # Without gradients a step changes nothing, and the step is done again.
+                for each in optimizer.param_groups:
+                    for parameter in each["params"]:
+                        parameter.grad = None
+
+        optimizer.register_step_pre_hook(forget)
+        super().scale_rate(optimizer, factor)
+
+    def loader(self, dataset: Any, sampler: Sampler, **options: Any) -> Any:
+        if options.get("num_workers"):
+            # So that a change need not start them again.
+            options.setdefault("persistent_workers", True)
+        return _Loader(super().loader(dataset, sampler, **options), lambda: self._generation)
+
+    def close(self) -> None:
+        for elastic, _, _, _ in self._wrapped:
+            elastic.use(None)
+        try:
+            super().close()
+        except RuntimeError:
+            log.debug("ones: a member was lost at the end")
+
+    def _settle(self) -> None:
+        try:
+            super()._settle()
+        except RuntimeError as fault:
+            self._verdict = None
+            if not groups.is_lost(fault):
+                raise
+            self.lose()
+
+    def _leave_old(self, old: groups.Group | None) -> None:
+        self._group, self._control = None, None
+        if old is not None and old.pg is not None:
+            old.drop(wait=False)
+
+    def _check(self, prints: list[int], offer: Offer) -> None:
+        right = prints[offer.sources[0]]
+        for rank in offer.receivers:
+            if prints[rank] != right:
+                raise StateFault(f"rank {rank} has not received the state as it was sent")
+        if any(prints[rank] != right for rank in offer.sources):
+            log.warning("ones: the workers' models differ, though they were averaged at each step")
+
+    def _rewrap(self, size: int) -> None:
+        self._norms = LoneNorms() if size == 1 else WorkersNorms()
+        for elastic, model, weight, options in self._wrapped:
+            self._norms.add(model)
+            elastic.use(None if size == 1 else self._distributed(model, weight, options))
+
+    def _distributed(self, model: Any, weight: Callable[[], float], options: dict[str, Any]) -> Any:
+        more = dict(options)
+        if HAS_SYNC:
+            more.update(SYNC)
+        if self.device.type == "cuda":
+            more.setdefault("device_ids", [self.device.index])
+        wrapped = DistributedDataParallel(model, process_group=self._control, **more)
+        norms = self._norms
+        assert isinstance(norms, WorkersNorms)
+
+        def average(weight: Any, bucket: Any) -> Any:
+            if self.lost:
+                return _done(bucket.buffer())
+            try:
+                return norms.average(model, weight(), bucket).then(settle(bucket.buffer()))
+            except RuntimeError as fault:
+                if not groups.is_lost(fault):
+                    raise
+                self.lose()
+                return _done(bucket.buffer())
+
+        def settle(buffer: Any) -> Callable[[Any], Any]:
+            def value(done: Any) -> Any:
+                try:
+                    return done.value()
+                except RuntimeError:
+                    self.lose()
+                    return buffer
+
+            return value
+
+        # A lambda, because torch looks at the annotations of a hook.
+        wrapped.register_comm_hook(weight, lambda weight, bucket: average(weight, bucket))  # noqa: PLW0108
+        return wrapped
+
+
+class _Loader:
+    """A DataLoader that begins again, from what is committed, where the workers have changed."""
+
+    def __init__(self, loader: Any, generation: Callable[[], int]) -> None:
+        self._loader = loader
+        self._generation = generation
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Any:
+        changed = True
+        while changed:
+            changed, began = False, self._generation()
+            for batch in self._loader:
+                yield batch
+                if self._generation() != began:
+                    changed = True
+                    break
+
+
+def _done(buffer: Any) -> Any:
+    future: Any = torch.futures.Future()
+    future.set_result(buffer)
+    return future

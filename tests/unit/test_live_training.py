@@ -1,0 +1,360 @@
+"""Real training in real processes that grows and shrinks, loses workers, and is not restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.runtime.live.base import JOIN
+from ones.slurm_ext.runtime.live.orders import OrderFault, order
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is not installed here, and live resizing is of PyTorch's processes",
+)
+SAMPLES, EPOCHS, BATCH = 251, 6, 16
+SCRIPT = """
+import json, os, sys, time
+import torch
+from ones.slurm_ext import runtime as ones
+
+EPOCHS, BATCH = int(sys.argv[1]), int(sys.argv[2])
+torch.set_num_threads(1)
+job = ones.init(checkpoints=os.environ.get("CHECKPOINTS"))
+generator = torch.Generator().manual_seed(1)
+inputs = torch.randn(251, 8, generator=generator)
+answers = inputs @ torch.randn(8, 1, generator=generator)
+model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
+for parameter in model.parameters():
+    # Any newcomer has other numbers than the first worker, until it gets them.
+    torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(5 + job.rank))
+ddp = job.ddp(model)
+optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+job.track(optimizer, schedule)
+loaders = int(os.environ.get("LOADERS", 0))
+loader = job.loader(list(range(251)), batch_size=BATCH, num_workers=loaders)
+job.warm_up(lambda numbers: (ddp(inputs[numbers]) - answers[numbers]).square().mean())
+for epoch in job.epochs(EPOCHS):
+    for numbers in loader:
+        share, before, size = job._weight(), job.samples, job.world_size
+        loss = (ddp(inputs[numbers]) - answers[numbers]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if os.environ.get("FAILS") and job.rank == 1 and before > 300:
+            sys.exit(7)
+        try:
+            job.step(loss=loss)  # from where a worker may leave
+        finally:
+            if job.samples > before:
+                mine = numbers.tolist() if share else []
+                with open(f"{os.environ['SEEN']}.{os.getpid()}", "a") as file:
+                    file.write(json.dumps([epoch, before, size, mine]) + "\\n")
+        if os.path.exists(os.environ["SLOW"]):
+            time.sleep(float(os.environ.get("PAUSE", 0.05)))
+    schedule.step()
+state = torch.cat([each.detach().reshape(-1) for each in model.parameters()]).tolist()
+result = {"samples": job.samples, "loss": (model(inputs) - answers).square().mean().item(),
+          "gpus": job.world_size, "batch": job.batch, "state": state,
+          "rate": optimizer.param_groups[0]["lr"]}
+with open(f"{os.environ['SEEN']}.{os.getpid()}.result", "w") as file:
+    json.dump(result, file)
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one worker says of a step that it has committed."""
+
+    epoch: int
+    before: int
+    workers: int
+    numbers: list[int]
+
+
+class LiveTraining:
+    """One job under a live launcher, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(SCRIPT)
+        self.environment = {
+            **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
+            "SEEN": str(folder / "seen"),
+            "SLOW": str(folder / "slow"),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *options: str, **more: str) -> subprocess.Popen[bytes]:
+        launcher = [sys.executable, "-m", "ones.slurm_ext.runtime.launcher"] if options else []
+        script = [str(self.folder / "train.py"), str(EPOCHS), str(BATCH)]
+        process = subprocess.Popen(
+            [*(launcher or [sys.executable]), *options, *script],
+            env={**self.environment, **more},
+            start_new_session=True,
+        )
+        self.running.append(process)
+        return process
+
+    def live(self, workers: int, *, slots: int = 8, **more: str) -> subprocess.Popen[bytes]:
+        (self.folder / "slow").touch()
+        folder = f"--folder={self.folder / 'live'}"
+        process = self.start("--live", f"--workers={workers}", f"--slots={slots}", folder, **more)
+        self.wait_for_workers(workers)
+        return process
+
+    def wait_for_workers(self, workers: int) -> None:
+        self.wait_until(lambda: self.order({"op": "status"})["workers"] == workers)
+
+    def ends(self, job: subprocess.Popen[bytes], *, within: float = 60.0) -> int:
+        """The exit code of a job that needn't be slow any more."""
+        (self.folder / "slow").unlink()
+        return job.wait(timeout=within)
+
+    def order(self, message: dict[str, Any]) -> dict[str, Any]:
+        return order(self.folder / "live", message, timeout=60.0)
+
+    def resize(self, workers: int, **more: int) -> dict[str, Any]:
+        return self.order({"op": "resize", "workers": workers, **more})
+
+    def pids(self) -> dict[str, int]:
+        return {each["slot"]: each["pid"] for each in self.order({"op": "status"})["members"]}
+
+    def wait_until(self, condition: Any, *, within: float = 60.0) -> None:
+        until = time.monotonic() + within
+        while True:
+            with contextlib.suppress(OnesError, ValueError):
+                if condition():
+                    return
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    def wait_for_samples(self, samples: int) -> None:
+        self.wait_until(
+            lambda: max(step.before for steps in self.seen().values() for step in steps) >= samples
+        )
+
+    def seen(self) -> dict[int, list[Step]]:
+        found = {}
+        for file in self.folder.glob("seen.*"):
+            if file.suffix != ".result":
+                lines = [line for line in file.read_text().splitlines() if line.endswith("]")]
+                found[int(file.suffix[1:])] = [Step(*json.loads(line)) for line in lines]
+        return found
+
+    def results(self) -> list[dict[str, Any]]:
+        return [json.loads(file.read_text()) for file in self.folder.glob("seen.*.result")]
+
+    def forget(self) -> None:
+        for file in self.folder.glob("seen.*"):
+            file.unlink()
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[LiveTraining]:
+    training = LiveTraining(tmp_path)
+    yield training
+    for process in training.running:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def whole(training: LiveTraining) -> dict[str, Any]:
+    """The result of the same training by one process, never resized."""
+    process = training.start()
+    assert process.wait(timeout=60) == 0
+    (result,) = training.results()
+    training.forget()
+    return result
+
+
+def counted(training: LiveTraining) -> Counter[tuple[int, int]]:
+    return Counter(
+        (step.epoch, number)
+        for steps in training.seen().values()
+        for step in steps
+        for number in step.numbers
+    )
+
+
+def steps_follow_each_other(training: LiveTraining) -> bool:
+    """Whether each sample position of the job's life was committed by exactly one step."""
+    begins = sorted({step.before for steps in training.seen().values() for step in steps})
+    ends = [*begins[1:], EPOCHS * SAMPLES]
+    whole_steps = all(0 < end - begin <= BATCH for begin, end in zip(begins, ends, strict=True))
+    return whole_steps and begins[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "sizes", "loaders"), [(1, (3, 2), 1), (1, (4, 2, 8, 3), 0)], ids=["short", "long"]
+)
+def test_a_training_grows_and_shrinks_without_a_restart_and_sees_every_sample_once(
+    training: LiveTraining, first: int, sizes: tuple[int, ...], loaders: int
+) -> None:
+    alone = whole(training)
+    job = training.live(first, LOADERS=str(loaders))
+    present = training.pids()
+    for size in sizes:
+        before = present
+        answer = training.resize(size)
+        assert answer["workers"] == size
+        present = training.pids()
+        kept = before.keys() & present.keys()
+        assert len(kept) == min(len(before), size)
+        assert all(before[slot] == present[slot] for slot in kept)
+        time.sleep(0.2)
+    pauses = [each["pause"] for each in training.order({"op": "status"})["resizes"][1:]]
+    assert len(pauses) == len(sizes)
+    assert all(pause is not None for pause in pauses)
+    assert training.ends(job) == 0
+    assert set(counted(training).values()) == {1}
+    assert len(counted(training)) == EPOCHS * SAMPLES
+    sizes_seen = {step.workers for steps in training.seen().values() for step in steps}
+    assert {first, *sizes} <= sizes_seen
+    results = training.results()
+    assert [result["gpus"] for result in results] == [sizes[-1]] * sizes[-1]
+    assert all(result["state"] == results[0]["state"] for result in results)
+    assert results[0]["samples"] == alone["samples"] == EPOCHS * SAMPLES
+    assert results[0]["rate"] == alone["rate"]
+    assert results[0]["loss"] == pytest.approx(alone["loss"], rel=1e-2)
+
+
+def test_a_plan_may_bring_another_batch_with_the_size(training: LiveTraining) -> None:
+    job = training.live(1)
+    training.resize(2, batch=32)
+    assert training.ends(job) == 0
+    assert [result["batch"] for result in training.results()] == [32, 32]
+    assert set(counted(training).values()) == {1}
+    assert len(counted(training)) == EPOCHS * SAMPLES
+
+
+def test_survivors_of_a_killed_worker_go_on_from_memory_and_it_is_replaced(
+    training: LiveTraining,
+) -> None:
+    alone = whole(training)
+    job = training.live(3)
+    training.wait_for_samples(100)
+    before = training.pids()
+    os.kill(before["0/1"], signal.SIGKILL)
+    training.wait_until(lambda: training.pids().get("0/1") not in (None, before["0/1"]))
+    after = training.pids()
+    assert after["0/0"] == before["0/0"]
+    assert after["0/2"] == before["0/2"]
+    assert training.ends(job) == 0
+    assert steps_follow_each_other(training)
+    assert max(counted(training).values()) == 1
+    # All are there but for what the victim had no time to write down.
+    assert len(counted(training)) >= EPOCHS * SAMPLES - BATCH
+    results = training.results()
+    assert all(result["state"] == results[0]["state"] for result in results)
+    assert results[0]["loss"] == pytest.approx(alone["loss"], rel=1e-2)
+
+
+def test_when_all_workers_are_lost_training_goes_on_from_the_checkpoint(
+    training: LiveTraining,
+) -> None:
+    job = training.live(2, CHECKPOINTS=str(training.folder / "checkpoints"))
+    training.wait_for_samples(100)
+    job.send_signal(signal.SIGUSR1)
+    training.wait_until(lambda: list((training.folder / "checkpoints").glob("0*")))
+    for pid in training.pids().values():
+        os.kill(pid, signal.SIGKILL)
+    assert training.ends(job) == 0
+    results = training.results()
+    assert [result["samples"] for result in results] == [EPOCHS * SAMPLES] * 2
+    begins = [min(step.before for step in steps) for steps in training.seen().values()]
+    assert sorted(begins)[:2] == [0, 0]
+    assert min(begin for begin in begins if begin) >= 100
+
+
+def test_a_worker_that_fails_again_and_again_is_given_up_and_the_others_finish(
+    training: LiveTraining,
+) -> None:
+    job = training.live(2, FAILS="1")
+    assert training.ends(job) == 0
+    assert [result["gpus"] for result in training.results()] == [1]
+    assert steps_follow_each_other(training)
+
+
+def test_a_stopped_job_saves_and_ends_with_143(training: LiveTraining) -> None:
+    checkpoints = training.folder / "checkpoints"
+    job = training.live(2, CHECKPOINTS=str(checkpoints))
+    training.wait_for_samples(50)
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(timeout=30) == 143
+    assert len(list(checkpoints.glob("0*"))) == 1
+    assert not (training.folder / "live" / JOIN).exists()
+
+
+def test_another_launcher_joins_lends_its_workers_and_is_sent_home(training: LiveTraining) -> None:
+    job = training.live(1, slots=1, PAUSE="0.3", SLURM_JOB_ID="7", CHECKPOINTS="none")
+    join = str(training.folder / "live" / JOIN)
+    satellite = training.start("--join", join, "--workers=2", PAUSE="0.3", SLURM_JOB_ID="8")
+    training.wait_for_workers(3)
+    members = training.order({"op": "status"})["members"]
+    assert [(each["slot"], each["home"]) for each in members[1:]] == [("1/0", "8"), ("1/1", "8")]
+    answer = training.order({"op": "retire", "home": "8"})
+    assert answer["workers"] == 1
+    assert satellite.wait(timeout=20) == 0
+    assert training.ends(job) == 0
+    assert set(counted(training).values()) == {1}
+    assert len(counted(training)) == EPOCHS * SAMPLES
+
+
+def test_a_launcher_that_is_killed_leaves_the_others_training(training: LiveTraining) -> None:
+    job = training.live(2, slots=2, PAUSE="0.3")
+    join = str(training.folder / "live" / JOIN)
+    satellite = training.start("--join", join, "--workers=1")
+    training.wait_for_workers(3)
+    before = training.pids()
+    os.killpg(satellite.pid, signal.SIGKILL)
+    training.wait_for_workers(2)
+    assert training.pids() == {slot: before[slot] for slot in ("0/0", "0/1")}
+    assert training.ends(job) == 0
+    assert steps_follow_each_other(training)
+
+
+def test_a_satellite_that_is_told_to_end_leaves_in_good_order(training: LiveTraining) -> None:
+    job = training.live(1, slots=1, PAUSE="0.3", SLURM_JOB_ID="7", CHECKPOINTS="none")
+    join = str(training.folder / "live" / JOIN)
+    satellite = training.start("--join", join, "--workers=1", PAUSE="0.3", SLURM_JOB_ID="8")
+    training.wait_for_workers(2)
+    os.killpg(satellite.pid, signal.SIGTERM)  # as Slurm does, to all of its processes
+    assert satellite.wait(timeout=20) == 0
+    assert training.ends(job) == 0
+    assert set(counted(training).values()) == {1}
+    assert len(counted(training)) == EPOCHS * SAMPLES
+
+
+def test_orders_that_make_no_sense_are_refused_and_training_goes_on(
+    training: LiveTraining,
+) -> None:
+    job = training.live(1)
+    for message, reason in [
+        ({"op": "resize", "workers": 9}, "9 workers, with 8 slots"),
+        ({"op": "resize", "workers": 0}, "0 workers, with 8 slots"),
+        ({"op": "retire", "home": "nobody"}, "there is no launcher nobody"),
+        ({"op": "resize", "workers": 2, "batch": -1}, "batch is -1, no whole number from 1 up"),
+        ({"op": "dance"}, "no order: {'op': 'dance'}"),
+    ]:
+        with pytest.raises(OrderFault, match=re.escape(reason)):
+            training.order(message)
+    assert training.ends(job) == 0
