@@ -13,7 +13,9 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import (  # type: ignore[import-not-found,unused-ignore]
+    DistributedDataParallel,
+)
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
