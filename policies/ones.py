@@ -12,7 +12,6 @@ from ones.policies.forecast import noise_known
 from ones.policies.model import (
     Assignment,
     Floats,
-    Ints,
     Job,
     JobId,
     Outlook,
@@ -41,6 +40,7 @@ from ones.policies.ones_worth import values
 from ones.policies.peers import batch_for
 from ones.policies.placement import Room
 
+SETTLED = 1e-3  # of the bound: a plan as close to it leaves nothing to search for
 MEMORY = 1  # version of what is carried from round to round
 
 
@@ -49,7 +49,9 @@ class Ones:
     """Refresh, crossover, mutation, fill, reorder, select; the best candidate is deployed.
 
     The population starts from the last round's, the present schedule, and the best sizes that a
-    dynamic programme finds. Selection within the search uses one draw of each job's progress a
+    dynamic programme finds. Where these can be placed as they are, their bound proves that there
+    is nothing to search for: evolution sets in where nodes, types or settled jobs are in the way.
+    Selection within the search uses one draw of each job's progress a
     generation; what is deployed is chosen by expectation, on real nodes, restarts charged.
     """
 
@@ -70,8 +72,18 @@ class Ones:
         expected = values(options, self.settings, np.ones(len(options.jobs)))
         exact = best_sizes(expected, options.sizes, arena.capacity)
         recalled = _recall(past, options.jobs, slots)
-        population = self._search(problem, arena, recalled, expected, exact=exact.chosen, rng=rng)
+        seeds = [options.present, exact.chosen] if self.settings.exact else [options.present]
+        population = encode(np.stack(seeds), arena)
         best = self._deploy(problem, arena, population, expected, settled)
+        searched = self._generations(arena) > 0 and not (
+            self.settings.exact and _gap(exact.bound, best.worth) < SETTLED
+        )
+        if searched or not self.settings.exact:
+            population = self._search(problem, arena, population.joined(recalled), expected, rng)
+            found = self._deploy(problem, arena, population, expected, settled)
+            best = max(best, found, key=lambda one: one.worth)
+        else:
+            population = population.joined(recalled)
         for j, (job, given) in enumerate(zip(options.jobs, best.given, strict=True)):
             if given is not None:
                 assignments[job.id] = assignment(problem, options, j, given)
@@ -88,8 +100,7 @@ class Ones:
             ),
             "local": population.local[: self.settings.kept].round(3).tolist(),
         }
-        gap = max(0.0, exact.bound - best.worth) / max(abs(exact.bound), 1e-12)
-        return Plan(assignments, idle, gap), state
+        return Plan(assignments, idle, _gap(exact.bound, best.worth)), state
 
     def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
         """The one of the largest goodput; a job without a known noise scale keeps its own."""
@@ -114,29 +125,20 @@ class Ones:
         self,
         problem: Problem,
         arena: Arena,
-        recalled: Population,
+        population: Population,
         expected: Floats,
-        *,
-        exact: Ints,
         rng: np.random.Generator,
     ) -> Population:
         """The population after this round's generations, best first by expectation."""
         options, settings = arena.options, self.settings
-        generations = self._generations(arena)
-        seeds = [options.present, exact] if settings.exact else [options.present]
-        population = encode(np.stack(seeds), arena)
-        if generations or not settings.exact:
-            population = population.joined(recalled)
-            population = fill(repair(population, arena), arena, expected, rng)
-        for _ in range(generations):
+        population = fill(repair(population, arena), arena, expected, rng)
+        for _ in range(self._generations(arena)):
             worth = values(options, settings, _draw(problem, options.jobs, rng))
             parents = population.only(rng.integers(len(population), size=settings.population))
             children = mutate(crossover(parents, rng), arena, settings.mutation, rng)
             children = fill(repair(children, arena), arena, worth, rng)
             population = population.joined(reorder(children, arena))
             population = _select(population, arena, worth, settings.population)
-        if settings.exact:  # selection by draws may have lost it
-            population = encode(exact[None], arena).joined(population)
         return _select(population, arena, expected, settings.population)
 
     def _generations(self, arena: Arena) -> int:
@@ -168,6 +170,11 @@ class Ones:
             for repack in (False, True)
         ]
         return max(decoded, key=lambda one: one.worth)
+
+
+def _gap(bound: float, worth: float) -> float:
+    """How far a plan's worth may be below the best possible, as a share."""
+    return max(0.0, bound - worth) / max(abs(bound), 1e-12)
 
 
 def _settled(problem: Problem) -> tuple[dict[JobId, Assignment], dict[JobId, str], list[Job]]:

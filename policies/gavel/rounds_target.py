@@ -176,8 +176,9 @@ def _problem(
     isolated: Mapping[JobId, Seconds],
 ) -> Problem:
     kinds, gpus = market.kinds, market.by_kind(market.free)
-    together = _table(claimants, kinds, spread=False)
-    steps = np.array([_work(one, outlooks[one.job.id]) for one in claimants])
+    unit = _unit(policy, claimants, outlooks)
+    together = _table(claimants, kinds, spread=False) / unit[:, None]
+    steps = np.array([_work(one, outlooks[one.job.id]) for one in claimants]) / unit
     steps = np.clip(np.nan_to_num(steps, nan=MOST_WORK), LEAST_WORK, MOST_WORK)
     age = np.array([max(0.0, now - one.job.submitted) for one in claimants])
     entities, weight = _who_shares(policy, claimants, settings)
@@ -199,7 +200,7 @@ def _problem(
         per_kind = [[n for n in market.nodes if n.gpu_type == kind] for kind in kinds]
         problem = with_placements(
             problem,
-            _table(claimants, kinds, spread=True),
+            _table(claimants, kinds, spread=True) / unit[:, None],
             np.array([len(nodes) for nodes in per_kind]),
             np.array([max(node.gpus - node.taken for node in nodes) for nodes in per_kind]),
         )
@@ -213,6 +214,15 @@ def _knows_speeds(policy: GavelPolicy) -> bool:
 def _table(claimants: Sequence[Claimant], kinds: Sequence[str], *, spread: bool) -> Floats:
     rows = [one.speeds.spread if spread else one.speeds.together for one in claimants]
     return np.array([[row.get(kind, 0.0) for kind in kinds] for row in rows], dtype=np.float64)
+
+
+def _unit(
+    policy: GavelPolicy, claimants: Sequence[Claimant], outlooks: Mapping[JobId, Outlook]
+) -> Floats:
+    """Samples that count as one: a step where throughputs are added up (§4.1), else a sample."""
+    if not policy.name.startswith("max_sum"):
+        return np.ones(len(claimants))
+    return np.array([own_batch(one.job, outlooks[one.job.id]) for one in claimants])
 
 
 def _work(one: Claimant, outlook: Outlook) -> float:
