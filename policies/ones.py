@@ -40,7 +40,7 @@ from ones.policies.ones_worth import values
 from ones.policies.peers import batch_for
 from ones.policies.placement import Room
 
-SETTLED = 1e-3  # of the bound: a plan as close to it leaves nothing to search for
+SETTLED = 0.01  # of the bound: a plan as close to it leaves nothing to search for
 MEMORY = 1  # version of what is carried from round to round
 
 
