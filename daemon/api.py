@@ -27,6 +27,7 @@ from ones.daemon.wire import (
     CTL_PURPOSE,
     LEASE_PURPOSE,
     Heard,
+    Live,
     NodeReport,
     Report,
 )
@@ -92,11 +93,14 @@ class Api:
         report = msgspec.json.decode(body, type=NodeReport)
         self._trusted_agent(request, AGENT_PURPOSE, report.node, body)
         self._controller.hear(report)
-        leases = [
-            lease
+        jobs = {
+            received.message.job
             for received in report.received
-            if isinstance(received.message, Report) and received.message.tunes
-            if (lease := self._controller.lease(received.message.job)) is not None
+            if isinstance(received.message, Live)
+            or (isinstance(received.message, Report) and received.message.tunes)
+        }
+        leases = [
+            lease for job in sorted(jobs) if (lease := self._controller.lease(job)) is not None
         ]
         return _json(Heard(leases=tuple(leases)))
 

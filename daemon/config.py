@@ -17,6 +17,7 @@ from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT, Policy
 from ones.policies.registry import Site, information, make
 from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.live_moves import LiveLimits
 from ones.slurm_ext.moves import MoveLimits
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
@@ -68,6 +69,7 @@ class EstimatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What is assumed where nothing was measured yet."""
 
     restart_seconds: Period = 30.0
+    live_seconds: Period = 5.0
     job_seconds: Period = 600.0
     goodput: bool = False
     """Plan by efficient samples where jobs report their gradient noise. Off, because a script that
@@ -77,7 +79,11 @@ class EstimatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return Knowledge(noise=self.goodput)
 
     def priors(self) -> Priors:
-        return Priors(restart_seconds=self.restart_seconds, job_seconds=self.job_seconds)
+        return Priors(
+            restart_seconds=self.restart_seconds,
+            live_seconds=self.live_seconds,
+            job_seconds=self.job_seconds,
+        )
 
 
 class GavelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +109,7 @@ class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     checkpoint_timeout: Period = 300.0
     requeue_timeout: Period = 120.0
     start_timeout: Period = 60.0
+    live_timeout: Period = 120.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,6 +154,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             requeue_timeout=self.moves.requeue_timeout,
             start_timeout=self.moves.start_timeout,
             checkpoint_signal=self.checkpoint_signal,
+        )
+
+    def live_limits(self) -> LiveLimits:
+        return LiveLimits(
+            room=self.moves.start_timeout,
+            order=self.moves.live_timeout,
+            answer=self.moves.live_timeout / 2,
         )
 
     @property

@@ -16,6 +16,7 @@ from ones.daemon.choice import Choice
 from ones.daemon.config import Config
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
+from ones.daemon.live_mover import LiveMover
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
@@ -31,7 +32,9 @@ from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, to_release, waiting_plain_jobs
 from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
+from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
 
 log = logging.getLogger(__name__)
@@ -101,9 +104,19 @@ class Controller:
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
         self.needs = NeedsBook(store, commands)
+        actuator = Actuator(commands)
+        self._live = LiveMover(
+            store,
+            actuator,
+            self.inbox,
+            self._learning,
+            self.metrics,
+            limits=config.live_limits(),
+            clock=clock,
+        )
         self._mover = Mover(
             store,
-            Actuator(commands),
+            actuator,
             self.inbox,
             self._learning,
             self.metrics,
@@ -114,6 +127,7 @@ class Controller:
         self._one = threading.Lock()
         self._operators: tuple[float, frozenset[str]] = (0.0, frozenset())
         self._read_seconds = 0.0
+        self._seen = _NOTHING
 
     def round(self) -> None:
         """One round. A round that can't be finished changes nothing more, and says why."""
@@ -163,6 +177,8 @@ class Controller:
         if self.acts():
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
+        if self.config.mode == "act":
+            self._live.clean(snapshot)
         self._record(
             number=number,
             begun=begun,
@@ -175,7 +191,8 @@ class Controller:
 
     def _observe(self) -> Snapshot:
         begun = self.clock()
-        snapshot = self.reader.snapshot()
+        snapshot = attach(self.reader.snapshot())
+        self._seen = snapshot
         self._read_seconds = self.clock() - begun
         self.inbox.forget_jobs(snapshot.jobs)
         self._learning.take(snapshot)
@@ -191,14 +208,16 @@ class Controller:
             for job in jobs
         ]
 
-    def _with_past(self, job: Job, record: JobRecord, move: MoveRecord | None) -> Job:
+    def _with_past(self, job: Job, record: JobRecord, move: MoveRecord | LiveMove | None) -> Job:
         batch, batches = self._learning.batches(record)
         past = self._records.past(record, now=self.clock())
-        placement, fixed = job.placement, job.fixed
+        placement, fixed, keeps = job.placement, job.fixed, None
         if move is not None:
             # Where it is going is as good as taken, so that nothing else is planned there.
             placement = move.target or placement
             fixed = f"{move.kind} under way"
+        elif placement is not None and not fixed and self._live.able(record):
+            keeps = Placement.of(record.gpus_on)
         elif placement is not None and not fixed and not self._learning.ready(record):
             fixed = "it has not yet said that it can save a checkpoint"
         return replace(
@@ -209,6 +228,7 @@ class Controller:
             batch=batch,
             batches=batches,
             placement=placement,
+            keeps=keeps,
             fixed=fixed or self._records.not_resizable(record),
         )
 
@@ -234,6 +254,9 @@ class Controller:
                 word = "observe mode: nothing is done"
             elif self.paused:
                 word = "paused: nothing is begun"
+            elif _is_live(move, jobs[move.job]):
+                self._live.begin(move, snapshot.jobs[int(move.job)])
+                word = "begun"
             else:
                 self._mover.begin(move, jobs[move.job], snapshot.jobs[int(move.job)])
                 word = "begun"
@@ -283,17 +306,20 @@ class Controller:
 
     def tick(self) -> None:
         """Take the steps that are due of the moves under way."""
-        if self.config.mode != "act" or not self._mover.open():
+        if self.config.mode != "act" or not self.open_moves():
             return
         with self._one:
-            self._mover.tick(self._observe())
+            snapshot = self._observe()
+            self._live.tick(snapshot, self._mover.claimed(snapshot))
+            self._mover.tick(snapshot, self._live.promised(snapshot))
+            self._live.clean(snapshot)
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""
         return max(1.0, 10 * self._read_seconds)
 
-    def open_moves(self) -> list[MoveRecord]:
-        return self._mover.open()
+    def open_moves(self) -> list[MoveRecord | LiveMove]:
+        return [*self._mover.open(), *self._live.open()]
 
     def hear(self, report: NodeReport) -> None:
         """Take an agent's report; a fresh checkpoint is acted on at once."""
@@ -309,8 +335,8 @@ class Controller:
         row = self.store.row("SELECT * FROM leases WHERE job = ?", job)
         if row is None:
             return None
-        record = self.published.snapshot.jobs.get(job)
-        held = sum(record.gpus_on.values()) if record is not None else 0
+        record = self._seen.jobs.get(job)
+        held = sum(record.held_on.values()) if record is not None else 0
         planned = held in (0, row["gpus"])
         return Lease(
             job=job,
@@ -318,6 +344,7 @@ class Controller:
             gpus=row["gpus"] if planned else held,
             batch=row["batch"] if planned else None,
             checkpoint_signal=self.config.checkpoint_signal,
+            order=self._live.order(job, record) if self.config.mode == "act" else None,
         )
 
     def refresh_runs(self, jobs: Sequence[int]) -> None:
@@ -378,6 +405,18 @@ class Controller:
             )
             self._operators = (self.clock(), names)
         return user in names
+
+
+def _is_live(move: Move, job: Job) -> bool:
+    """Whether a move needs no restart: what the job keeps is part of where it goes."""
+    target = move.target
+    return (
+        move.kind == "resize"
+        and target is not None
+        and target != job.placement  # with a new batch alone there is nobody to come or go
+        and job.keeps is not None
+        and target.covers(job.keeps)
+    )
 
 
 def _decision(move: Move, job: Job, verdict: str) -> Decision:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ones.daemon.wire import Checkpoint, NodeReport, Received, Report
+from ones.daemon.wire import Checkpoint, Live, NodeReport, Received, Report
 
 MISSED_REPORTS = 3  # after so many intervals without one, a node's telemetry is stale
 
@@ -30,9 +30,10 @@ class Inbox:
         self._nodes: dict[str, tuple[float, NodeReport]] = {}
         self._reports: dict[int, Told] = {}
         self._checkpoints: dict[int, Told] = {}
+        self._lives: dict[int, Told] = {}
 
     def accept(self, report: NodeReport, *, now: float) -> bool:
-        """Take a node's report; True when it brings a checkpoint that was not known."""
+        """Take a node's report; True when it brings what a move may wait for."""
         news = False
         with self._lock:
             self._nodes[report.node] = (now, report)
@@ -42,16 +43,21 @@ class Inbox:
                         kept = self._reports
                     case Checkpoint(job=job):
                         kept = self._checkpoints
+                    case Live(job=job):
+                        kept = self._lives
                 before = kept.get(job)
                 if before is None or _age(before.received) < _age(received):
                     kept[job] = Told(report.node, received)
-                    news |= kept is self._checkpoints
+                    if kept is self._lives:
+                        news |= before is None or before.received.message != received.message
+                    else:
+                        news |= kept is self._checkpoints
         return news
 
     def forget_jobs(self, alive: Mapping[int, object]) -> None:
         """Drop the messages of jobs that Slurm no longer lists."""
         with self._lock:
-            for kept in (self._reports, self._checkpoints):
+            for kept in (self._reports, self._checkpoints, self._lives):
                 for job in [job for job in kept if job not in alive]:
                     del kept[job]
 
@@ -62,6 +68,10 @@ class Inbox:
     def checkpoints(self) -> dict[int, Told]:
         with self._lock:
             return dict(self._checkpoints)
+
+    def lives(self) -> dict[int, Told]:
+        with self._lock:
+            return dict(self._lives)
 
     def nodes(self) -> dict[str, tuple[float, NodeReport]]:
         with self._lock:

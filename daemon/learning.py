@@ -73,8 +73,8 @@ class Learning:
 
     def _keep(self, record: JobRecord, report: Report, at: float, snapshot: Snapshot) -> None:
         before = self.report(record)
-        held = sum(record.gpus_on.values())
-        types = {snapshot.nodes[node].gpu_type for node in record.gpus_on}
+        held = sum(record.held_on.values())
+        types = {snapshot.nodes[node].gpu_type for node in record.held_on}
         # A size that Slurm did not give is not believed; mixed types teach nothing of either.
         believed = report.gpus == held and len(types) == 1
         observation = _observation(record, report, types.pop()) if believed else None
@@ -143,9 +143,22 @@ class Learning:
             seconds=max(0.0, between) + resumed_seconds,
         )
         self._store.write(
-            "INSERT INTO restart_costs VALUES(?, ?, ?, ?)", at, cost.job, cost.family, cost.seconds
+            "INSERT INTO restart_costs VALUES(?, ?, ?, ?, 0)",
+            at,
+            cost.job,
+            cost.family,
+            cost.seconds,
         )
         return cost
+
+    def live_cost(self, record: JobRecord, seconds: float, *, at: float) -> None:
+        """Training stood still for so long when the job was resized live."""
+        family = family_of(record.user, record.name)
+        cost = RestartCost(job=JobId(record.id), family=family, seconds=seconds, live=True)
+        self._store.write(
+            "INSERT INTO restart_costs VALUES(?, ?, ?, ?, 1)", at, cost.job, family, seconds
+        )
+        self._experience.restart(cost)
 
     def ready(self, record: JobRecord) -> bool:
         """Whether the job has said in this run that it is there and saves when asked."""
@@ -202,7 +215,7 @@ class Learning:
     def _leased(self, record: JobRecord) -> int | None:
         """The batch that the plan has given to a running job, at the size that it has."""
         row = self._store.row("SELECT gpus, batch FROM leases WHERE job = ?", record.id)
-        if row is None or row["gpus"] != sum(record.gpus_on.values()):
+        if row is None or row["gpus"] != sum(record.held_on.values()):
             return None
         return int(row["batch"]) if row["batch"] else None
 
@@ -214,7 +227,8 @@ class Learning:
         for row in self._latest("gradients"):
             experience.gradient(GradientReport(**_without_time(row)))
         for row in self._latest("restart_costs"):
-            experience.restart(RestartCost(**_without_time(row)))
+            values = _without_time(row)
+            experience.restart(RestartCost(**values | {"live": bool(values["live"])}))
         for row in self._latest("finished"):
             experience.finish(
                 Finished(family=row["family"], total_samples=row["samples"], job=JobId(row["job"]))
@@ -254,7 +268,7 @@ def _observation(record: JobRecord, report: Report, gpu_type: str) -> Observatio
         job=JobId(record.id),
         family=family_of(record.user, record.name),
         gpu_type=gpu_type,
-        nodes=len(record.gpus_on),
+        nodes=len(record.held_on),
         gpus=report.gpus,
         batch=report.batch,
         passes=report.passes or 1,

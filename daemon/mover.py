@@ -50,7 +50,10 @@ class Mover:
 
     def open(self) -> list[MoveRecord]:
         """The moves under way, oldest first."""
-        rows = self._store.rows("SELECT record FROM moves WHERE open = 1 ORDER BY id")
+        rows = self._store.rows(
+            "SELECT record FROM moves WHERE open = 1"
+            " AND json_extract(record, '$.kind') <> 'live' ORDER BY id"
+        )
         return [MoveRecord.from_json(row["record"]) for row in rows]
 
     def begin(self, move: Move, job: Job, record: JobRecord) -> None:
@@ -66,7 +69,7 @@ class Mover:
         now = self._clock()
         with self._store.transaction():
             number = self._store.write(
-                "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '')", record.id, now
+                "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '{}')", record.id, now
             )
             begun = MoveRecord(
                 id=number,
@@ -95,11 +98,23 @@ class Mover:
         row = {"job": record.id, "restarts": record.restarts, "since": now, "released": now}
         self._store.put("holds", [row])
 
-    def tick(self, snapshot: Snapshot) -> None:
-        """Take every step that is due."""
+    def claimed(self, snapshot: Snapshot) -> dict[str, int]:
+        """Node -> GPUs that jobs which are being started wait for."""
+        claims: dict[str, int] = {}
+        for move in self.open():
+            record = snapshot.jobs.get(move.job)
+            if move.target is not None and record is not None and record.state == "PENDING":
+                for node, gpus in move.target.gpus_on:
+                    claims[node] = claims.get(node, 0) + gpus
+        return claims
+
+    def tick(self, snapshot: Snapshot, promised: Mapping[str, int] | None = None) -> None:
+        """Take every step that is due; `promised` are GPUs that other kinds of moves will free."""
         checkpoints = self._inbox.checkpoints()
         moves = self.open()
         free, coming = _free(snapshot), leaving(moves, snapshot.jobs)
+        for node, gpus in (promised or {}).items():
+            coming[node] = coming.get(node, 0) + gpus
         for move in moves:
             record = snapshot.jobs.get(move.job)
             told = checkpoints.get(move.job)

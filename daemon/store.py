@@ -77,6 +77,14 @@ _MIGRATIONS = (
         PRIMARY KEY(job, restarts));
     CREATE INDEX needs_by_family ON needs(family, at);
     """,
+    """
+    CREATE TABLE satellites(
+        job INTEGER PRIMARY KEY, base INTEGER NOT NULL, restarts INTEGER NOT NULL,
+        ordered INTEGER NOT NULL, started REAL, ended REAL, nodes TEXT NOT NULL DEFAULT '',
+        gpus INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL);
+    CREATE INDEX satellites_by_base ON satellites(base, job);
+    ALTER TABLE restart_costs ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 
@@ -170,6 +178,7 @@ class Store:
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
             for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
+            self.write(f"DELETE FROM satellites WHERE base IN {ended}", before)
             for table in (
                 "observations",
                 "gradients",

@@ -6,7 +6,7 @@ munge credential over the body. Every number a job sends is bounded here, at the
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -54,12 +54,28 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=
     path: Text = ""
 
 
+class Live(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="live"):
+    """Word of a job's base launcher, which can resize it while it runs; see LiveOrder."""
+
+    job: Annotated[int, msgspec.Meta(ge=1)]
+    restarts: Count = 0
+    workers: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0  # that train now
+    parts: dict[str, Annotated[int, msgspec.Meta(ge=0, le=65536)]] = {}
+    """Satellite's job -> its workers that train now: none of one that is only coming."""
+    order: Count = 0  # the last one it has taken, or 0
+    state: Literal["idle", "working", "done", "failed"] = "idle"  # of that order
+    reason: Annotated[str, msgspec.Meta(max_length=512)] = ""  # why it failed
+    pause: Annotated[float, msgspec.Meta(ge=0, le=86400)] | None = None
+    """Seconds for which training stood still for that order."""
+    able: bool = True  # False: the training is over, or it can't be resized any more
+
+
 class Received(msgspec.Struct, frozen=True, kw_only=True):
     """A job's message with the time at which the agent took it and how its sender was proved."""
 
     at: float
     evidence: str  # cgroup | slurmstepd | environ | directory
-    message: Report | Checkpoint
+    message: Report | Checkpoint | Live
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +106,26 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""  # such as: no NVML here
 
 
+class LivePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A satellite to come: so many GPUs on one node."""
+
+    node: str
+    gpus: GpuCount
+
+
+class LiveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live job is to look like beside its base allocation; the same until it is answered."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    restarts: int  # of the run that it is for
+    keep: tuple[int, ...] = ()  # satellites, by job
+    add: tuple[LivePart, ...] = ()
+    gpu_type: str = ""  # as the job itself names it in its request
+    batch: int | None = None
+    patience: float = 60.0  # seconds after which it is given up
+    withdrawn: bool = False  # given up: what was added for it leaves
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """What onesd gave a job: read by the agent for the job's environment."""
 
@@ -98,6 +134,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = None
     batch: int | None = None
     checkpoint_signal: str = "USR1"
+    order: LiveOrder | None = None
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):

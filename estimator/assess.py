@@ -36,11 +36,12 @@ class Priors:
     """What is assumed where nothing was measured."""
 
     restart_seconds: Seconds = 30.0
+    live_seconds: Seconds = 5.0  # of a resize without a restart
     job_seconds: Seconds = 600.0  # an unknown job's length at its requested size, at first
     arrival_window: Seconds = 1200.0
 
     def __post_init__(self) -> None:
-        if min(self.restart_seconds, self.job_seconds, self.arrival_window) <= 0:
+        if min(self.restart_seconds, self.live_seconds, self.job_seconds, self.arrival_window) <= 0:
             raise ValueError("priors must be positive")
 
 
@@ -171,7 +172,11 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         alpha=prediction.alpha,
         beta=prediction.beta,
         remaining=prediction.remaining,
-        restart_cost=experience.restart_cost(job.id, one.family, prior=prior),
+        restart_cost=(
+            experience.restart_cost(job.id, one.family, prior=prior)
+            if job.keeps is None
+            else experience.live_cost(job.id, one.family, prior=sources.priors.live_seconds)
+        ),
         epochs=prediction.epochs,
         points=len(one.records),
         batch=one.batch,

@@ -24,7 +24,7 @@ from ones.estimator.progress import (
 )
 from ones.estimator.records import Records
 from ones.estimator.regression import Logged, Regression
-from ones.estimator.restart import RECENT, RestartCost
+from ones.estimator.restart import LEAST_LIVE, RECENT, RestartCost
 from ones.estimator.speed import Observation
 from ones.policies.model import JobId, Seconds
 
@@ -54,6 +54,7 @@ class Experience:
         self._families: dict[str, Records] = {}
         self._jobs: dict[JobId, Records] = {}
         self._restarts: deque[Seconds] = deque(maxlen=RECENT)
+        self._live: deque[Seconds] = deque(maxlen=RECENT)
         self._factors: dict[str, float] = {}
         self._completion: Completion[str] | None = None
         self._factors_of: tuple[int, int] = (0, 0)
@@ -115,6 +116,11 @@ class Experience:
     def restart(self, cost: RestartCost) -> None:
         if not isfinite(cost.seconds) or cost.seconds < 0:
             return
+        if cost.live:
+            self._live.append(cost.seconds)
+            self.of_family(cost.family).live.append(cost.seconds)
+            self.of_job(cost.job).live.append(cost.seconds)
+            return
         self._restarts.append(cost.seconds)
         self.of_family(cost.family).restarts.append(cost.seconds)
         self.of_job(cost.job).restarts.append(cost.seconds)
@@ -131,12 +137,17 @@ class Experience:
         Without a family only the job's own count.
         """
         own = self.of_job(job).restarts
-        if own:
-            return median(own)
-        if family is None:
-            return prior
+        if own or family is None:
+            return median(own) if own else prior
         others = self.of_family(family).restarts or self._restarts
         return median(others) if others else prior
+
+    def live_cost(self, job: JobId, family: str | None, *, prior: Seconds) -> Seconds:
+        """The same of resizes while the job ran; LEAST_LIVE at least."""
+        own = self.of_job(job).live
+        others = self.of_family(family).live or self._live if family is not None else ()
+        known = own or others
+        return max(LEAST_LIVE, median(known)) if known else prior
 
     def predict(
         self, told: Progress | None, family: str | None, *, declared: bool = True

@@ -44,6 +44,7 @@ class Records:
         self.lengths: deque[float] = deque(maxlen=LENGTHS)  # samples of finished jobs
         self.furthest = 0.0  # samples that any job has done, finished or not
         self.restarts: deque[Seconds] = deque(maxlen=RECENT)
+        self.live: deque[Seconds] = deque(maxlen=RECENT)  # the same of resizes without a restart
         self.batch: float | None = None  # global, of the last observation
         self.version = 0  # of the points
         self.surprises: deque[float] = deque(maxlen=SURPRISES)

@@ -64,11 +64,12 @@ def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None
     if job.fixed:
         raise PlanError(f"job {job.id} is moved but fixed: {job.fixed}", job=job.id)
     placement = assignment.placement
-    if job.uneven and placement.gpus not in job.sizes:
+    live = job.keeps is not None and placement.covers(job.keeps)
+    if (job.uneven or live) and placement.gpus not in job.sizes:
         raise PlanError(
             f"job {job.id} does not accept {placement.gpus} GPUs, only {job.sizes}", job=job.id
         )
-    if not job.uneven and placement.shape not in job.shapes:
+    if not (job.uneven or live) and placement.shape not in job.shapes:
         raise PlanError(
             f"job {job.id} would get {dict(placement.gpus_on)}, which is none of its shapes "
             f"({', '.join(map(str, job.shapes))})",

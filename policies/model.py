@@ -61,6 +61,11 @@ class Placement:
     def gpus(self) -> int:
         return sum(gpus for _, gpus in self.gpus_on)
 
+    def covers(self, other: Placement) -> bool:
+        """Whether it has, on every node of the other one, as many GPUs at least."""
+        here = dict(self.gpus_on)
+        return all(here.get(node, 0) >= gpus for node, gpus in other.gpus_on)
+
     @property
     def shape(self) -> Shape | None:
         """The uniform shape, or None where the nodes hold unequal numbers of GPUs."""
@@ -144,6 +149,9 @@ class Job:
     time_left: Seconds | None = None  # until Slurm's time limit ends it
     fixed: str = ""  # why it may not be moved now; empty: it may
     startable: bool = True  # False: pending for a reason of its own (dependency, user's hold)
+    keeps: Placement | None = None
+    """What of its placement stays when it is resized live; None: a resize is a restart. A live job
+    takes any split over nodes that has this in it."""
     uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ones.policies.guard import History, Limits, Verdict, check, freeze, reconcile, validate
+from ones.policies.live import settle
 from ones.policies.model import Plan, Policy, Problem
 
 
@@ -32,6 +33,7 @@ def decide(
     """One decision. Raises PlanError where the policy breaks a job's or the cluster's terms."""
     problem = freeze(problem, history, limits)
     plan, memory = policy.plan(problem, memory, rng)
+    plan = settle(problem, plan)
     validate(problem, plan)
     verdict = check(reconcile(problem, plan), problem, history, limits)
     return Decided(problem, plan, verdict, memory)

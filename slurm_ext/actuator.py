@@ -68,6 +68,18 @@ class Actuator:
             case Hold():
                 return self._hold(job)
 
+    def end_satellite(self, number: int) -> None:
+        """Cancel a job that holds GPUs for another one, and no job that doesn't.
+
+        Raises JobChanged where it is none, SlurmError where Slurm did not do it.
+        """
+        raw = self._read(number)
+        job = None if raw is None else job_record(raw)
+        if job is None or not job.is_satellite:
+            raise JobChanged(number, "is no satellite")
+        if job.state not in ENDED:
+            self._write("scancel", str(number))
+
     def _signal(self, job: JobRecord, action: Signal) -> JobRecord | None:
         """To the job's steps if it has any, else to its batch script: never to both."""
         _expect_running(job)

@@ -104,7 +104,7 @@ def waiting_plain_jobs(snapshot: Snapshot) -> list[Waiting]:
     waiting = []
     for job in snapshot.jobs.values():
         wants = gpus_wanted(job)
-        ours = job.marked and bool(job.required_nodes)
+        ours = job.is_satellite or (job.marked and bool(job.required_nodes))
         if job.state != "PENDING" or job.held or not wants or ours or job.reason not in FOR_GPUS:
             continue
         nodes = _nodes_for(job, snapshot, gpu_type_wanted(job), features=_features(job.features))
@@ -146,7 +146,7 @@ def _job(record: JobRecord, snapshot: Snapshot, holds: Holds) -> Job:
         shapes=shapes,
         nodes=nodes,
         priority=record.priority,
-        placement=Placement.of(record.gpus_on) if running else None,
+        placement=Placement.of(record.held_on) if running else None,
         started=record.started if running else None,
         time_left=_time_left(record, snapshot.taken) if running else None,
         fixed=_unmovable(record) or fixed,

@@ -125,7 +125,7 @@ def leaving(moves: Iterable[MoveRecord], jobs: Mapping[int, JobRecord]) -> dict[
         if job is None or move.outcome or move.kind == "start":
             continue
         kept = dict(move.target.gpus_on) if move.target else {}
-        for node, gpus in job.gpus_on.items():
+        for node, gpus in job.held_on.items():
             coming[node] = coming.get(node, 0) + max(0, gpus - kept.get(node, 0))
     return coming
 
@@ -184,7 +184,8 @@ class _Case:
         """Whether the target's GPUs are free; `promised`: or will be, by other moves under way."""
         if self.move.target is None:
             return True
-        free, own = self.evidence.free, self.job.gpus_on
+        # Satellites leave when the job is stopped.
+        free, own = self.evidence.free, self.job.held_on if promised else self.job.gpus_on
         coming = self.evidence.coming if promised else {}
         return all(
             free.get(node, 0) + own.get(node, 0) + coming.get(node, 0) >= gpus

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 MARK = "ONES1:"  # begins the admin_comment of a job that opted in; only job_submit.lua writes it
+SATELLITE_MARK = "ONES1S:"  # the same of a job that holds GPUs for another; see satellites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +50,28 @@ class JobRecord:
     admin_comment: str = ""
     requeue: bool = False
     array_job: int = 0  # 0: not of an array
+    satellites: tuple[JobRecord, ...] = ()
+    """The jobs that hold GPUs for this run of it, running or waiting; see satellites.attach."""
 
     @property
     def marked(self) -> bool:
         """Whether the job opted in (only job_submit.lua and administrators can write this)."""
         return self.admin_comment.startswith(MARK)
+
+    @property
+    def is_satellite(self) -> bool:
+        """Whether the job holds GPUs for another one (only job_submit.lua can write this)."""
+        return self.admin_comment.startswith(SATELLITE_MARK)
+
+    @property
+    def held_on(self) -> Mapping[str, int]:
+        """Node -> GPUs of the job and its satellites together."""
+        if not self.satellites:
+            return self.gpus_on
+        held = Counter(self.gpus_on)
+        for satellite in self.satellites:
+            held.update(satellite.gpus_on)
+        return held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

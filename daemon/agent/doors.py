@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 from ones.daemon.agent.attribution import Owner
-from ones.daemon.agent.messages import MOST_BYTES, Refused, read_message
-from ones.daemon.wire import Checkpoint, Lease, Report
+from ones.daemon.agent.messages import MOST_BYTES, Message, Refused, read_message
+from ones.daemon.wire import Lease
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ class Peer:
     uid: int
 
 
-# What a job that takes another batch while it runs is told of its lease. Raises Refused.
-Take = Callable[[Peer, Owner, Report | Checkpoint], Lease | None]
+# What a job that takes another batch or size while it runs is told of its lease. Raises Refused.
+Take = Callable[[Peer, Owner, Message], Lease | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +156,12 @@ class Door:
 
 
 def _accepted(lease: Lease | None) -> bytes:
-    if lease is None or lease.batch is None:
-        return _ACCEPTED
-    return msgspec.json.encode({"ok": True, "batch": lease.batch}) + b"\n"
+    told: dict[str, object] = {}
+    if lease is not None and lease.batch is not None:
+        told["batch"] = lease.batch
+    if lease is not None and lease.order is not None:
+        told["order"] = lease.order
+    return msgspec.json.encode({"ok": True, **told}) + b"\n" if told else _ACCEPTED
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ones.daemon.agent.attribution import Process
 from ones.daemon.agent.messages import Refused
-from ones.daemon.wire import Checkpoint, Lease, Received, Report
+from ones.daemon.wire import Checkpoint, Lease, Live, Received, Report
 
 MOST_JOBS = 1024
 MOST_PROCESSES = 1024  # watched of one job
@@ -43,9 +43,11 @@ class Job:
     lease: Lease | None = None  # of the present run
     report: Received | None = None
     checkpoint: Received | None = None
+    live: Received | None = None
     unsent: bool = False
     reports: Pace = field(default_factory=lambda: Pace(rate=10, burst=20, tokens=20))
     checkpoints: Pace = field(default_factory=lambda: Pace(rate=1, burst=5, tokens=5))
+    lives: Pace = field(default_factory=lambda: Pace(rate=5, burst=20, tokens=20))
 
 
 class Jobs:
@@ -99,7 +101,7 @@ class Jobs:
         process: Process | None = None,
         unpaced: bool = False,
     ) -> bool:
-        """Take a message; True when it tells of a new checkpoint. Raises Refused: too fast."""
+        """Take a message; True when it tells what onesd waits for. Raises Refused: too fast."""
         known = self._job(received.message.job, now)
         if process is not None:
             self._watch(known, [process])
@@ -113,6 +115,11 @@ class Jobs:
                 before = known.checkpoint
                 known.checkpoint, known.unsent = received, True
                 return before is None or before.message != checkpoint
+            case Live() as live:
+                _keep_pace(known.lives, "words on live resizing", now, unpaced=unpaced)
+                before = known.live
+                known.live, known.unsent = received, True
+                return before is None or before.message != live
 
     def bury(self, alive: Callable[[Process], bool], *, now: float) -> list[int]:
         """Drop the processes that have gone; the jobs whose last process went now."""
@@ -129,14 +136,14 @@ class Jobs:
         return ended
 
     def received(self) -> tuple[Received, ...]:
-        """Every job's last report and last checkpoint."""
+        """Every job's last messages, one of each kind."""
         return tuple(self._messages())
 
     def sent(self, received: Iterable[Received]) -> None:
         """The controller has these."""
         heard = {id(message) for message in received}
         for known in self._jobs.values():
-            messages = [each for each in (known.report, known.checkpoint) if each is not None]
+            messages = _messages(known)
             if all(id(message) in heard for message in messages):
                 known.unsent = False
 
@@ -154,7 +161,7 @@ class Jobs:
 
     def _messages(self) -> Iterator[Received]:
         for known in self._jobs.values():
-            yield from (each for each in (known.report, known.checkpoint) if each is not None)
+            yield from _messages(known)
 
     def _job(self, job: int, now: float) -> Job:
         known = self._jobs.get(job)
@@ -175,6 +182,11 @@ class Jobs:
         for process in processes:
             if len(known.processes) < MOST_PROCESSES:
                 known.processes.add(process)
+
+
+def _messages(known: Job) -> list[Received]:
+    every = (known.report, known.checkpoint, known.live)
+    return [each for each in every if each is not None]
 
 
 def _keep_pace(pace: Pace, what: str, now: float, *, unpaced: bool) -> None:

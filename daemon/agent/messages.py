@@ -8,12 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from ones.daemon.wire import Checkpoint, Report
+from ones.daemon.wire import Checkpoint, Live, Report
 from ones.slurm_ext.errors import OnesError
 
 MOST_BYTES = 65536
 Why = Literal["malformed", "foreign", "unproven", "too_fast"]
 Op = Literal["report", "checkpoint"]
+Message = Report | Checkpoint | Live
 _MAY_DIVERGE = ("loss", "accuracy", "grad_sqr", "grad_var")
 
 
@@ -25,7 +26,7 @@ class Refused(OnesError):
         self.why = why
 
 
-def read_message(data: bytes, *, job: int, op: Op | None = None) -> Report | Checkpoint:
+def read_message(data: bytes, *, job: int, op: Op | None = None) -> Message:
     """The message in `data`, sent by a process of `job`; raises Refused.
 
     A message need not name the job, but may name no other; nor the op where a file's name says it.
@@ -46,12 +47,20 @@ def read_message(data: bytes, *, job: int, op: Op | None = None) -> Report | Che
             "foreign", f"this process belongs to job {job}; it can't speak for job {named}"
         )
     try:
-        message = msgspec.convert(fields, Report | Checkpoint)
+        message: Message = msgspec.convert(fields, Message)
     except msgspec.ValidationError as fault:
         raise Refused("malformed", str(fault).replace("$.", "")) from None
     if isinstance(message, Checkpoint) and not message.path.isprintable():
         raise Refused("malformed", "'path' has characters that can't be printed")
+    if isinstance(message, Live) and not message.reason.isprintable():
+        raise Refused("malformed", "'reason' has characters that can't be printed")
+    if isinstance(message, Live) and not all(_is_job(part) for part in message.parts):
+        raise Refused("malformed", "'parts' names what is no job, or too many jobs")
     return message
+
+
+def _is_job(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10
 
 
 def _object(data: bytes) -> dict[str, object]:

@@ -15,13 +15,13 @@ from ones.daemon.agent.attribution import Owner, Process, Processes
 from ones.daemon.agent.doors import Door, Peer, Visitors
 from ones.daemon.agent.folders import Found, JobFolders
 from ones.daemon.agent.jobs import Jobs
-from ones.daemon.agent.messages import Refused, read_message
+from ones.daemon.agent.messages import Message, Refused, read_message
 from ones.daemon.agent.metrics import GpuState, Metrics
 from ones.daemon.agent.push import ControllerError, Onesd, Pusher
 from ones.daemon.agent.sampler import Sampler
 from ones.daemon.config import AgentConfig
 from ones.daemon.systemd import notify
-from ones.daemon.wire import Checkpoint, Lease, NodeReport, Received, Report
+from ones.daemon.wire import Checkpoint, Lease, Live, NodeReport, Received, Report
 
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds between two looks at job folders, ended processes and XIDs
@@ -158,14 +158,14 @@ class NodeAgent:
         # Another user's process under this id is not the one that connected.
         return owner if self._processes.uid(peer.pid) == peer.uid else None
 
-    def _take(self, peer: Peer, owner: Owner, message: Report | Checkpoint) -> Lease | None:
+    def _take(self, peer: Peer, owner: Owner, message: Message) -> Lease | None:
         received = Received(at=time.time(), evidence=owner.evidence, message=message)
         process = self._processes.process(peer.pid)
         if self._jobs.hear(received, now=received.at, process=process):
             self._pusher.soon()
         self._count(received)
-        tunes = isinstance(message, Report) and message.tunes
-        return self._jobs.lease(message.job) if tunes else None
+        changes = isinstance(message, Live) or (isinstance(message, Report) and message.tunes)
+        return self._jobs.lease(message.job) if changes else None
 
     def _take_file(self, found: Found) -> bool:
         """Take a job folder's file; True for a new checkpoint. Ended jobs say nothing any more."""
@@ -188,7 +188,13 @@ class NodeAgent:
         return news
 
     def _count(self, received: Received) -> None:
-        op = "checkpoint" if isinstance(received.message, Checkpoint) else "report"
+        match received.message:
+            case Checkpoint():
+                op = "checkpoint"
+            case Live():
+                op = "live"
+            case Report():
+                op = "report"
         self.metrics.messages.labels(op, received.evidence).inc()
 
     async def _environment(self, peer: Peer, job: int, uid: int) -> list[str]:

@@ -29,6 +29,8 @@ local ones = {}
 local HEARTBEAT = ONES_HEARTBEAT or "/run/ones/heartbeat"
 
 local MARK = "ONES1:"      -- as in slurm_ext/snapshot.py
+local SATELLITE = "ONES1S:" -- as in slurm_ext/snapshot.py
+local RUNNING = 1          -- as in slurm.h, in the lowest eight bits
 local LONGEST_TEXT = 256   -- as in policies/sizes.py
 local MOST_GPUS = 65536    -- as in policies/sizes.py
 local LONGEST_HEARTBEAT = 65536
@@ -311,11 +313,45 @@ local function assess(job, part_list, value)
     return { sizes = write_sizes(counts, text), request = request, held = held }
 end
 
-local function admit(job, part_list)
+local function is_mark(comment)
+    return comment:sub(1, #MARK) == MARK or comment:sub(1, #SATELLITE) == SATELLITE
+end
+
+-- A job that asks to hold GPUs for a live job, by the comment ones-satellite:BASE.RESTARTS.ORDER.
+-- It is marked only for the very run of an elastic job that its own user has running, and is in
+-- that job's account, QOS and partition no longer than that job may run.
+local function admit_satellite(job, submit_uid, number_of, restarts, order)
+    local base = slurm.jobs and slurm.jobs[number_of]
+    local comment = base and base.admin_comment or ""
+    if not base or (base.job_state or 0) % 256 ~= RUNNING or base.user_id ~= submit_uid
+            or (base.restart_cnt or 0) ~= tonumber(restarts) or comment:sub(1, #MARK) ~= MARK then
+        refuse("a satellite of job %s: you have no elastic job of this number running", number_of)
+    end
+    if elastic_value(job) then
+        refuse("a satellite of job %s is resized with that job; drop --elastic", number_of)
+    end
+    job.account, job.qos, job.partition = base.account, base.qos, base.partition
+    local ends = number(base.end_time)
+    if ends and ends > 0 and ends < 0x7fffffff then
+        local left = math.floor((ends - os.time()) / 60)
+        if left < 1 then
+            refuse("a satellite of job %s: that job ends within a minute", number_of)
+        end
+        job.time_limit = math.min(number(job.time_limit) or left, left)
+    end
+    job.requeue = 0
+    job.admin_comment = string.format("%sbase=%s;restarts=%s;order=%s", SATELLITE, number_of, restarts, order)
+end
+
+local function admit(job, part_list, submit_uid)
     local comment = job.admin_comment or ""
-    if comment:sub(1, #MARK) == MARK then
+    if is_mark(comment) then
         comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
         job.admin_comment = ""
+    end
+    local base, restarts, order = (job.comment or ""):match("^ones%-satellite:(%d+)%.(%d+)%.(%d+)$")
+    if base then
+        return admit_satellite(job, submit_uid, base, restarts, order)
     end
     local value = elastic_value(job)
     if not value then
@@ -338,8 +374,8 @@ local function admit(job, part_list)
 end
 
 -- For slurm_job_submit. Never raises.
-function ones.submit(job_desc, part_list, _)
-    local ok, fault = pcall(admit, job_desc, part_list)
+function ones.submit(job_desc, part_list, submit_uid)
+    local ok, fault = pcall(admit, job_desc, part_list, submit_uid)
     if ok then
         return slurm.SUCCESS
     end
@@ -355,10 +391,9 @@ end
 -- stays in front. An empty AdminComment takes it away, which makes the job a plain one.
 local function keep_mark(job_desc, job_rec)
     local comment, before = job_desc.admin_comment, job_rec.admin_comment or ""
-    if not comment or comment == "" or before:sub(1, #MARK) ~= MARK or comment:sub(1, #MARK) == MARK then
-        return
+    if comment and comment ~= "" and is_mark(before) and not is_mark(comment) then
+        job_desc.admin_comment = before:match("^%S+") .. " " .. comment
     end
-    job_desc.admin_comment = before:match("^%S+") .. " " .. comment
 end
 
 -- For slurm_job_modify. Never raises and refuses nothing: a user may change his own job.

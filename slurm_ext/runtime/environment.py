@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
+# Of a satellite, a job that works for another one: by which order it comes, and whose it is.
+TICKET, LEADER, LEADER_RESTARTS = "ONES_TICKET", "ONES_LEADER_JOB", "ONES_LEADER_RESTARTS"
 FIRST_PORT, PORTS = 16384, 16384  # below the ports that Linux hands out by itself
 
 
@@ -74,10 +76,12 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         place = slurm_place(environ)
     else:
         place = Place()
+    leader = _whole(environ, LEADER)
+    restarts = "SLURM_RESTART_COUNT" if leader is None else LEADER_RESTARTS
     return Environment(
         place=place,
-        job=_whole(environ, "SLURM_JOB_ID"),
-        restarts=_whole(environ, "SLURM_RESTART_COUNT") or 0,
+        job=_whole(environ, "SLURM_JOB_ID") if leader is None else leader,
+        restarts=_whole(environ, restarts) or 0,
         socket=environ.get("ONES_SOCKET", ""),
         batch=_whole(environ, "ONES_BATCH_SIZE", least=1),
         checkpoint_signal=_signal(environ),

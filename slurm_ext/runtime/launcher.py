@@ -221,6 +221,7 @@ def run_live(
             slots=slots,
             folder=folder,
             join=join,
+            words=(*(("-m",) if program.is_module else ()), program.name, *program.arguments),
         )
     except OnesError as fault:
         sys.exit(f"ones-run: error: {fault}")

@@ -23,12 +23,16 @@ import socket
 import struct
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
+from ones.slurm_ext.runtime.live.desk import Desk
+from ones.slurm_ext.runtime.live.desk import Order as LiveOrder
+from ones.slurm_ext.runtime.live.errand import Errands
 from ones.slurm_ext.runtime.live.generation import Council
 from ones.slurm_ext.runtime.live.home import HEARD, Home
 from ones.slurm_ext.runtime.live.link import (
@@ -42,6 +46,7 @@ from ones.slurm_ext.runtime.live.link import (
     encode,
 )
 from ones.slurm_ext.runtime.live.loop import Loop
+from ones.slurm_ext.runtime.live.recruits import Ours, Recruits
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
     Action,
@@ -95,6 +100,8 @@ class Guest:
     home: int = 0
     name: str = ""
     job: str = ""
+    offers: tuple[int, int] = (0, 0)  # slots, and workers to begin with
+    waits: bool = False  # until all others of its order are there
 
 
 @dataclass(slots=True)
@@ -134,6 +141,24 @@ class Base:
         self._again = False
         self._store: Any = None
         self._port = 0
+        self._desk: Desk | None = None
+        self._errands: Errands | None = None
+        self._restarts = 0
+        self._order_since = 0  # the generation in which the last order came
+        self._order_pause: float | None = None
+
+    def serve(self, path: str, ours: Ours, environ: Mapping[str, str]) -> None:
+        """Take onesd's orders from the node's agent, and have satellites come and go."""
+        self._restarts = ours.restarts
+        self._errands = Errands(self, Recruits(ours, environ))
+        self._desk = Desk(
+            path,
+            job=ours.job,
+            restarts=ours.restarts,
+            watch=self._loop.watch,
+            forget=self._loop.forget,
+            take=self._take_order,
+        )
 
     def run(self) -> int:
         """Until the job is over; its exit code."""
@@ -147,6 +172,7 @@ class Base:
                 self._keep_links()
                 self._take(Tick())
                 self._answer()
+                self._report()
         finally:
             self._close()
         if self._stopped and self._code in (0, -signal.SIGTERM):
@@ -188,6 +214,9 @@ class Base:
         ).write(self._folder / JOIN)
 
     def _close(self) -> None:
+        if self._errands is not None and self._desk is not None:
+            self._errands.close()
+            self._desk.close({**self._word(self._errands), "able": False})
         for guest in self._guests.values():
             self._tell_guest(guest, {"do": "dismiss"})
             guest.link.close()
@@ -242,6 +271,8 @@ class Base:
             case Refused(reason):
                 log.warning("ones-run: %s", reason)
                 self._reply_all({"ok": False, "error": reason})
+                if self._errands is not None:
+                    self._errands.refused(reason)
             case End(code):
                 self._code = code
 
@@ -359,6 +390,11 @@ class Base:
         slots, workers = int(offer["slots"]), int(offer["workers"])
         if not 1 <= workers <= slots <= 1024:
             raise LinkFault(f"it offers {workers} workers in {slots} slots")
+        ticket = str(offer.get("ticket", ""))
+        expected = self._errands is not None and self._errands.wants(ticket, self._restarts)
+        if ticket and not expected:
+            guest.link.sendall(encode({"error": f"nobody waits for a satellite of order {ticket}"}))
+            raise LinkFault(f"it comes by order {ticket}, which is over")
         guest.link.sendall(welcome)
         guest.admitting, guest.sealed = None, sealed
         guest.name, guest.job = str(offer["name"]), str(offer["job"])
@@ -367,7 +403,9 @@ class Base:
         self._strangers.remove(guest)
         self._guests[guest.home] = guest
         self._tell_guest(guest, {"do": "home", "home": guest.home})
-        self._take(Opened(guest.home, slots, workers))
+        guest.offers, guest.waits = (slots, workers), bool(ticket)
+        if not guest.waits:
+            self._take(Opened(guest.home, slots, workers))
 
     def _guest_said(self, guest: Guest, message: Message) -> None:
         worker = message.get("worker")
@@ -381,7 +419,9 @@ class Base:
             case "gone":
                 self._ended(int(message["worker"]), int(message["code"]))
             case "leaving":
-                if guest.job != os.environ.get("SLURM_JOB_ID", ""):
+                if guest.waits:
+                    self._lose(guest, "it was told to leave")
+                elif guest.job != os.environ.get("SLURM_JOB_ID", ""):
                     self._retire(guest.home, None)
             case _ if worker is not None:
                 self._said(int(worker), message)
@@ -406,8 +446,10 @@ class Base:
         who = f"launcher {guest.name}" if guest.home else "somebody who wanted to join"
         log.warning("ones-run: %s is gone: %s", who, why)
         self._part(guest)
-        if guest.home:
+        if guest.home and not guest.waits:
             self._take(Lost(guest.home))
+        if guest.home and self._errands is not None and guest.job.isdecimal():
+            self._errands.lost(int(guest.job))
 
     def _part(self, guest: Guest) -> None:
         self._loop.forget(guest.link)
@@ -416,7 +458,89 @@ class Base:
         if guest in self._strangers:
             self._strangers.remove(guest)
 
-    # Orders
+    # onesd's orders
+
+    def _take_order(self, order: LiveOrder) -> None:
+        assert self._errands is not None
+        if order.number != self._errands.number:
+            self._order_since, self._order_pause = self._council.number, None
+        self._errands.take(order)
+
+    def _report(self) -> None:
+        if self._errands is None or self._desk is None:
+            return
+        working = self._errands.state == "working"
+        self._errands.look()
+        if working:
+            pauses = [
+                each["pause"] or 0.0
+                for each in self._history
+                if each["generation"] > self._order_since
+            ]
+            self._order_pause = sum(pauses) if pauses else None
+        self._desk.say(self._word(self._errands))
+
+    def _word(self, errands: Errands) -> Message:
+        members = [self._where[key] for key in self._council.members if key in self._where]
+        parts = {str(job): 0 for job in (*errands.coming, *self.waiting())}
+        for job, home in self.homes().items():
+            parts[str(job)] = sum(1 for slot in members if slot.home == home)
+        word: Message = {
+            "workers": len(members),
+            "parts": parts,
+            "order": errands.number,
+            "state": errands.state,
+            "reason": errands.reason,
+            "able": not self._council.ending,
+        }
+        return word if self._order_pause is None else {**word, "pause": self._order_pause}
+
+    def homes(self) -> dict[int, int]:
+        ours = os.environ.get("SLURM_JOB_ID", "")
+        return {
+            int(guest.job): home
+            for home, guest in self._guests.items()
+            if guest.job.isdecimal() and guest.job != ours and not guest.waits
+        }
+
+    def waiting(self) -> frozenset[int]:
+        waiting = [guest for guest in self._guests.values() if guest.waits]
+        return frozenset(int(guest.job) for guest in waiting if guest.job.isdecimal())
+
+    def let_in(self, jobs: Iterable[int]) -> None:
+        for job in jobs:
+            for guest in self._of_job(job):
+                guest.waits = False
+                self._take(Opened(guest.home, *guest.offers))
+
+    def send_away(self, jobs: Iterable[int]) -> None:
+        left = {guest.home for job in jobs for guest in self._of_job(job) if not guest.waits}
+        for guest in [each for job in jobs for each in self._of_job(job) if each.waits]:
+            self._tell_guest(guest, {"do": "dismiss"})
+            self._part(guest)
+        if left:
+            slots = frozenset(slot for slot in self._council.slots if slot.home not in left)
+            self._take(Wanted(slots))
+
+    def want(self, homes: frozenset[int], batch: int | None) -> None:
+        satellites = set(self.homes().values())
+        slots = frozenset(
+            slot
+            for slot in self._council.slots
+            if slot.home in homes or slot.home not in satellites
+        )
+        self._take(Wanted(slots, batch))
+
+    def members(self) -> frozenset[Slot] | None:
+        council = self._council
+        if not council.settled:
+            return None
+        return frozenset(council.workers[key].slot for key in council.members)
+
+    def _of_job(self, job: int) -> list[Guest]:
+        return [guest for guest in self._guests.values() if guest.job == str(job)]
+
+    # Orders at the control socket
 
     def _receive_order(self, control: socket.socket) -> None:
         with contextlib.suppress(OSError):

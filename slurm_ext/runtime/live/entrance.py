@@ -5,13 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ones.slurm_ext.runtime.environment import EnvironmentFault, Place
+from ones.slurm_ext.runtime.environment import (
+    TICKET,
+    EnvironmentFault,
+    Place,
+    read_environment,
+)
 from ones.slurm_ext.runtime.live.base import JOIN, Base
 from ones.slurm_ext.runtime.live.home import Home
+from ones.slurm_ext.runtime.live.recruits import Ours
 from ones.slurm_ext.runtime.live.satellite import Satellite
 
 
@@ -36,6 +43,7 @@ def lead(
     slots: int | None,
     folder: Path | None,
     join: Path | None,
+    words: tuple[str, ...],
 ) -> int:
     """Be the base, or one who joins it, until the job is over; its exit code."""
     slots = workers if slots is None else slots
@@ -49,9 +57,24 @@ def lead(
     if join is not None:
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         name = f"{job}.{node}" if place.node_rank else job or f"{node}.{os.getpid()}"
-        return Satellite(home, join, name=name, job=job, slots=slots, workers=workers).run()
+        ticket = os.environ.get(TICKET, "")
+        offer = {"name": name, "job": job, "ticket": ticket, "slots": slots, "workers": workers}
+        return Satellite(home, join, offer).run()
     host = "127.0.0.1" if place.master == "localhost" else place.master
-    return Base(home, folder, host=host, slots=slots, workers=workers).run()
+    base = Base(home, folder, host=host, slots=slots, workers=workers)
+    environment = read_environment(os.environ)
+    if environment.job is not None and environment.socket:
+        join = (folder / JOIN).absolute()
+        launcher = (sys.executable, "-m", "ones.slurm_ext.runtime.launcher")
+        ours = Ours(
+            job=environment.job,
+            restarts=environment.restarts,
+            gpus=workers,
+            command=(*launcher, f"--join={join}", *words),
+            log=join.with_name("satellite-%j.out"),
+        )
+        base.serve(environment.socket, ours, dict(os.environ))
+    return base.run()
 
 
 def _folder() -> Path:

@@ -31,12 +31,10 @@ RETRY = 0.5
 class Satellite:
     """Holds slots of a job that is led from elsewhere."""
 
-    def __init__(
-        self, home: Home, join_file: Path, *, name: str, job: str, slots: int, workers: int
-    ) -> None:
+    def __init__(self, home: Home, join_file: Path, offer: Message) -> None:
         self._home = home
         self._join_file = join_file
-        self._offer: Message = {"name": name, "job": job, "slots": slots, "workers": workers}
+        self._offer = offer  # what it is called, whose it is, and how many workers it may have
         self._loop = Loop(TICK)
         home.let_go = self._loop.forget
         self._lines = Lines()

@@ -8,20 +8,24 @@ just before an action of that name, when our decision to act is already made.
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from ones.daemon import mover, onesd
+from ones.daemon import live_mover, mover, onesd
 from ones.policies import registry
 from ones.policies import round as rounds
 from ones.policies.guard import Verdict
 from ones.policies.model import Assignment, Plan
 from ones.policies.placement import Room
 from ones.slurm_ext.actuator import Actuator
+
+ASKED = Path("/run/ones/asked.json")  # {"JOB": GPUs}
 
 
 class Seesaw:
@@ -65,6 +69,30 @@ class LargestBatch:
         return Plan(assignments), None
 
 
+class Asked:
+    """Every job at the size that a file asks for; as it is, where that doesn't name it."""
+
+    name = "asked"
+
+    def plan(self, problem, memory, rng):
+        asked = json.loads(ASKED.read_text()) if ASKED.exists() else {}
+        assignments = {}
+        for job in problem.jobs:
+            wanted = asked.get(str(int(job.id)), job.placement.gpus if job.placement else None)
+            wanted = wanted or job.requested
+            if job.fixed or (job.placement is None and not job.startable):
+                continue
+            if job.placement is not None and job.placement.gpus == wanted:
+                continue
+            others = [one.placement for one in problem.jobs if one.placement and one.id != job.id]
+            room = Room.of(problem.nodes, others)
+            shapes = sorted(shape for shape in job.shapes if shape.gpus == wanted)
+            found = room.place_job(job, shapes)
+            if found is not None:
+                assignments[job.id] = Assignment(found, None, f"asked for {wanted}")
+        return Plan(assignments), None
+
+
 def main() -> None:
     ours, _, theirs = " ".join(sys.argv[1:]).partition("-- ")
     parser = argparse.ArgumentParser()
@@ -73,7 +101,7 @@ def main() -> None:
     options = parser.parse_args(ours.split())
     # The guard refuses moves that gain nothing, as these do; it is not what is tested here.
     rounds.check = lambda moves, *_: Verdict(tuple(moves), ())
-    for policy in (Seesaw(), LargestBatch()):
+    for policy in (Seesaw(), LargestBatch(), Asked()):
         entry = registry.Entry(make=lambda *_, made=policy: made, about="a test's")
         registry._POLICIES[policy.name] = entry
     points = 0
@@ -85,6 +113,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     write, perform = mover.Mover._record, Actuator.perform
+    write_live = live_mover.LiveMover._record
 
     def dying_write(self, before, after):
         if after == before:
@@ -101,7 +130,13 @@ def main() -> None:
         point()
         return answer
 
+    def dying_live_write(self, before, after, record):
+        point()
+        write_live(self, before, after, record)
+        point()
+
     mover.Mover._record = dying_write
+    live_mover.LiveMover._record = dying_live_write
     Actuator.perform = dying_perform
     sys.argv = ["onesd", *theirs.split()]
     onesd.main()

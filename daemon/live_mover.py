@@ -1,0 +1,248 @@
+"""Carries out live moves: journals their steps, gives their orders out, ends satellites left over.
+
+What a step is, and when it is due, is decided by ones.slurm_ext.live_moves, which is pure. Nothing
+is done to Slurm here but one thing: satellites whose job does not want them any more are cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from ones.daemon.inbox import Inbox, Told
+from ones.daemon.learning import Learning, fits
+from ones.daemon.metrics import Metrics
+from ones.daemon.store import Store
+from ones.daemon.wire import Live, LiveOrder, LivePart
+from ones.policies.guard import Move
+from ones.slurm_ext.actuator import Actuator, JobChanged
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.job_json import ENDED
+from ones.slurm_ext.layout import gpu_type_wanted
+from ones.slurm_ext.live_moves import LiveEvidence, LiveLimits, LiveMove, Said, advance, promised
+from ones.slurm_ext.satellites import Tie, stale
+from ones.slurm_ext.snapshot import JobRecord, Snapshot
+
+log = logging.getLogger(__name__)
+SILENCE = 30.0  # seconds without a word after which a launcher is not relied on
+GRACE = 20.0  # seconds that a satellite has to become known to its job
+AGAIN = 10.0  # seconds between two attempts to end a satellite
+STEPS_A_TICK = 4
+
+
+class LiveMover:
+    """The journal of live moves under way, and what follows from it."""
+
+    def __init__(
+        self,
+        store: Store,
+        actuator: Actuator,
+        inbox: Inbox,
+        learning: Learning,
+        metrics: Metrics,
+        *,
+        limits: LiveLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._actuator = actuator
+        self._inbox = inbox
+        self._learning = learning
+        self._metrics = metrics
+        self._limits = limits
+        self._clock = clock
+        self._cancelled: dict[int, float] = {}
+
+    def open(self) -> list[LiveMove]:
+        """The live moves under way, oldest first."""
+        rows = self._store.rows(
+            "SELECT record FROM moves WHERE open = 1"
+            " AND json_extract(record, '$.kind') = 'live' ORDER BY id"
+        )
+        return [LiveMove.from_json(row["record"]) for row in rows]
+
+    def able(self, record: JobRecord) -> bool:
+        """Whether the job can be resized live now, by the fresh word of its launcher."""
+        said = self._said(record)
+        return said is not None and said.able
+
+    def begin(self, move: Move, record: JobRecord) -> None:
+        """Write a live move into the journal; the next tick gives its first order."""
+        assert move.target is not None, "only a preempt has none"
+        now = self._clock()
+        with self._store.transaction():
+            number = self._store.write(
+                "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '{}')", record.id, now
+            )
+            begun = LiveMove(
+                id=number,
+                job=record.id,
+                restarts=record.restarts,
+                target=move.target,
+                batch=move.batch,
+                reason=move.reason,
+                begun_at=now,
+            )
+            self._write(begun)
+        parts = ", ".join(f"{gpus} on {node}" for node, gpus in move.target.gpus_on)
+        log.info("job %d: live to %s: %s", record.id, parts, move.reason)
+
+    def order(self, job: int, record: JobRecord | None) -> LiveOrder | None:
+        """What the launcher of a job is to do now, as the journal has it."""
+        row = self._store.row(
+            "SELECT record FROM moves WHERE open = 1 AND job = ?"
+            " AND json_extract(record, '$.kind') = 'live'",
+            job,
+        )
+        if row is None or record is None:
+            return None
+        move = LiveMove.from_json(row["record"])
+        if move.order is None or move.step == "begun":
+            return None
+        return LiveOrder(
+            number=move.order.number,
+            restarts=move.restarts,
+            keep=move.order.keep,
+            add=tuple(LivePart(node=node, gpus=gpus) for node, gpus in move.order.add),
+            gpu_type=gpu_type_wanted(record),
+            batch=move.batch,
+            patience=self._limits.order,
+            withdrawn=move.step == "withdrawing",
+        )
+
+    def tick(self, snapshot: Snapshot, claimed: Mapping[str, int]) -> None:
+        """Take every step that is due; `claimed` are GPUs that other kinds of moves wait for."""
+        free = {
+            node.name: node.gpus - node.gpus_used - claimed.get(node.name, 0)
+            for node in snapshot.nodes.values()
+            if node.gpus
+        }
+        ended = _ended(snapshot)
+        for move in self.open():
+            record = snapshot.jobs.get(move.job)
+            evidence = LiveEvidence(
+                now=self._clock(),
+                said=None if record is None else self._said(record),
+                free=free,
+                ended=ended.get(move.job, {}),
+            )
+            self._advance(move, record, evidence)
+            if record is not None:
+                # Who came first has the first claim on what is free.
+                held = record.held_on
+                for node, gpus in move.target.gpus_on:
+                    free[node] = free.get(node, 0) - max(0, gpus - held.get(node, 0))
+
+    def _advance(self, move: LiveMove, record: JobRecord | None, evidence: LiveEvidence) -> None:
+        for _ in range(STEPS_A_TICK):
+            following = advance(move, record, evidence, self._limits)
+            if following == move:
+                return
+            self._record(move, following, record)
+            move = following
+
+    def clean(self, snapshot: Snapshot) -> None:
+        """End the satellites that are left over: their job is gone, or does not know them."""
+        now = self._clock()
+        moving = {move.job for move in self.open()}
+        wrong = [(job, "its job does not run any more") for job in stale(snapshot)]
+        for base in snapshot.jobs.values():
+            told = self._told(base) if base.satellites and base.id not in moving else None
+            if told is None:
+                continue  # it is moving, or nobody knows what it wants
+            live = told.received.message
+            assert isinstance(live, Live)
+            wrong += [
+                (job, f"job {base.id} does not know it")
+                for job in base.satellites
+                if str(job.id) not in live.parts and now - max(job.submitted, job.started) > GRACE
+            ]
+        for job, why in wrong:
+            if now - self._cancelled.get(job.id, 0.0) < AGAIN:
+                continue
+            self._cancelled[job.id] = now
+            try:
+                self._actuator.end_satellite(job.id)
+            except (JobChanged, SlurmError) as fault:
+                log.warning("satellite %d: %s", job.id, fault)
+            else:
+                log.info("satellite %d: cancelled: %s", job.id, why)
+        self._cancelled = {job: at for job, at in self._cancelled.items() if job in snapshot.jobs}
+
+    def promised(self, snapshot: Snapshot) -> dict[str, int]:
+        """Node -> GPUs that live moves under way will give back."""
+        return promised(self.open(), snapshot.jobs)
+
+    def _told(self, record: JobRecord) -> Told | None:
+        """The last word of the launcher in this run, where it is fresh."""
+        told = self._inbox.lives().get(record.id)
+        if told is None or not fits(told, record):
+            return None
+        heard = self._inbox.nodes().get(told.node)
+        patience = max(SILENCE, 3 * heard[1].interval if heard is not None else 0.0)
+        return told if self._clock() - told.received.at <= patience else None
+
+    def _said(self, record: JobRecord) -> Said | None:
+        told = self._told(record)
+        if told is None:
+            return None
+        live = told.received.message
+        assert isinstance(live, Live)
+        return Said(
+            at=told.received.at,
+            able=live.able,
+            order=live.order,
+            state=live.state,
+            reason=live.reason,
+        )
+
+    def _record(self, before: LiveMove, after: LiveMove, record: JobRecord | None) -> None:
+        with self._store.transaction():
+            self._write(after)
+            if after.outcome == "done" and record is not None:
+                self._store.write(
+                    "UPDATE leases SET gpus = ?, batch = coalesce(?, batch) WHERE job = ?",
+                    after.target.gpus,
+                    after.batch,
+                    after.job,
+                )
+        if after.order != before.order and after.order is not None:
+            order = after.order
+            log.info(
+                "job %d: order %d: keep %s, add %s", after.job, order.number, order.keep, order.add
+            )
+        if after.outcome:
+            log.info("job %d: live: %s", after.job, after.outcome)
+            self._metrics.moves.labels(kind="live", outcome=after.outcome.split(":")[0]).inc()
+        if after.outcome == "done" and record is not None:
+            self._learn(after, record)
+
+    def _learn(self, move: LiveMove, record: JobRecord) -> None:
+        told = self._told(record)
+        if told is None or move.order is None:
+            return
+        live = told.received.message
+        assert isinstance(live, Live)
+        if live.order == move.order.number and live.pause is not None:
+            self._learning.live_cost(record, live.pause, at=self._clock())
+
+    def _write(self, move: LiveMove) -> None:
+        ended = self._clock() if move.outcome else None
+        self._store.write(
+            "UPDATE moves SET record = ?, open = ?, ended = ? WHERE id = ?",
+            move.to_json(),
+            0 if move.outcome else 1,
+            ended,
+            move.id,
+        )
+
+
+def _ended(snapshot: Snapshot) -> dict[int, dict[int, str]]:
+    """Base -> order -> what became of a satellite that ended otherwise than in good order."""
+    found: dict[int, dict[int, str]] = {}
+    for job in snapshot.jobs.values():
+        tie = Tie.of(job)
+        if tie is not None and job.state in ENDED and job.state != "COMPLETED":
+            what = f"satellite {job.id} ended ({job.state})"
+            found.setdefault(tie.base, {})[tie.order] = what
+    return found

@@ -1,0 +1,76 @@
+"""Plans and jobs that are resized live: what such a job holds already, it keeps where it can.
+
+Policies plan uniform shapes, on whichever nodes suit them. A live job goes from one placement to
+another without a restart only if its own allocation, `Job.keeps`, is part of both; the rest comes
+and goes on any node. So a plan is gone over once more before it is acted upon: sizes and batches
+stay as the policy chose them, places are chosen near the present ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ones.policies.forecast import by_id, type_of
+from ones.policies.model import Assignment, Job, Placement, Plan, Problem
+from ones.policies.placement import Room
+
+
+def settle(problem: Problem, plan: Plan) -> Plan:
+    """The plan with its live jobs placed so that they need no restart, where there is room."""
+    jobs = by_id(problem.jobs)
+    moved = [
+        job
+        for id_, assignment in plan.assignments.items()
+        if (job := jobs[id_]).keeps is not None
+        and job.placement is not None
+        and not job.fixed
+        and assignment.placement != job.placement
+    ]
+    if not moved:
+        return plan
+    final = {job.id: job.placement for job in problem.jobs if job.placement is not None}
+    final = {id_: placement for id_, placement in final.items() if id_ not in plan.idle}
+    final |= {id_: assignment.placement for id_, assignment in plan.assignments.items()}
+    assignments = dict(plan.assignments)
+    for job in sorted(moved, key=lambda job: job.id):
+        others = [placement for id_, placement in final.items() if id_ != job.id]
+        room = Room.of(problem.nodes, others)
+        found = _near(problem, room, job, assignments[job.id].placement)
+        if found is not None:
+            given = assignments[job.id]
+            assignments[job.id] = Assignment(found, given.batch, given.reason)
+            final[job.id] = found
+    return replace(plan, assignments=assignments)
+
+
+def _near(problem: Problem, room: Room, job: Job, target: Placement) -> Placement | None:
+    """A placement of the target's size around what the job keeps; None: it must restart."""
+    held, kept = job.placement, job.keeps
+    assert held is not None and kept is not None, "only live jobs are settled"
+    nodes = problem.by_name
+    kind = type_of(kept, nodes)
+    if type_of(target, nodes) != kind or target.gpus < kept.gpus or not room.fits(kept):
+        return None
+    closer = len(target.nodes) < len(held.nodes)
+    if held.gpus == target.gpus and room.fits(held) and not (closer and target.covers(kept)):
+        return held
+    if target.covers(kept) and room.fits(target):
+        return target
+    free = room.free
+    given, missing = dict(kept.gpus_on), target.gpus - kept.gpus
+    wanted, present = dict(target.gpus_on), dict(held.gpus_on)
+
+    def rank(name: str) -> tuple[bool, bool, bool, int]:
+        return name not in given, name not in present, name not in wanted, -free[name]
+
+    hosts = [
+        node.name
+        for node in room.nodes
+        if node.gpu_type == kind and node.name in free and node.name in job.nodes
+    ]
+    for name in sorted(hosts, key=rank):
+        more = min(missing, free[name] - given.get(name, 0))
+        if more > 0:
+            given[name] = given.get(name, 0) + more
+            missing -= more
+    return Placement.of(given) if missing == 0 else None

@@ -1,0 +1,89 @@
+"""The documented example with an account: each worker writes which samples of which epoch it saw.
+
+usage: counted_digits.py EPOCHS SECONDS [HIDDEN]
+
+SECONDS: that a step of the whole batch takes on one GPU, shared by all. Lines of `seen-JOB/RANDOM`:
+{"epoch", "at": the position before the step, "ids", "pid", "workers"}; a line is written when the
+step is committed. A step that was lost in a crash leaves no line.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from ones.slurm_ext import runtime as ones
+
+sys.path.insert(0, "/home/jobs")
+EPOCHS, SECONDS = int(sys.argv[1]), float(sys.argv[2])
+BATCH, SAMPLES = 96, 1500
+
+
+class Numbered(torch.utils.data.Dataset):
+    """Samples that say their number."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int):
+        return index, self.images[index], self.labels[index]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    job = ones.init(seed=7)
+    generator = np.random.default_rng(1)
+    images = torch.from_numpy(generator.normal(size=(SAMPLES, 64)).astype(np.float32))
+    truth = torch.from_numpy(generator.normal(size=(64, 10)).astype(np.float32))
+    labels = (images @ truth).argmax(1)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(job.device)
+    model = job.ddp(network)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    job.track(optimizer)
+    loader = job.loader(Numbered(images, labels), batch_size=BATCH)
+    leader = os.environ.get("ONES_LEADER_JOB", os.environ.get("SLURM_JOB_ID", "0"))
+    folder = Path(f"seen-{leader}")
+    folder.mkdir(exist_ok=True)
+    restarts = os.environ.get("ONES_LEADER_RESTARTS", os.environ.get("SLURM_RESTART_COUNT", "0"))
+    name = f"{restarts}-{os.uname().nodename}-{os.getpid()}-{time.time_ns()}.jsonl"
+    with (folder / name).open("w", buffering=1) as account:
+        for epoch in job.epochs(EPOCHS):
+            for ids, x, y in loader:
+                before, workers, began = job.samples, job.world_size, time.monotonic()
+                loss = nn.functional.cross_entropy(model(x.to(job.device)), y.to(job.device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                time.sleep(max(0.0, SECONDS / workers - (time.monotonic() - began)))
+                job.step(loss=loss)
+                if job.samples > before:
+                    said = {
+                        "epoch": epoch,
+                        "at": before,
+                        "ids": ids.tolist(),
+                        "pid": os.getpid(),
+                        "workers": workers,
+                        "time": time.time(),
+                    }
+                    account.write(json.dumps(said) + "\n")
+    if job.rank == 0:
+        with torch.no_grad():
+            answers = network(images)
+        result = {
+            "samples": job.samples,
+            "loss": nn.functional.cross_entropy(answers, labels).item(),
+            "pid": os.getpid(),
+        }
+        Path(f"result-{leader}.json").write_text(json.dumps(result))
+
+
+main()
