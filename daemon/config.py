@@ -52,6 +52,8 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     grace_time: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     exempt_time: Annotated[float, msgspec.Meta(ge=0)] = 120.0
     max_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
+    live_grace_time: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    max_live_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 60
     min_gain: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     max_wait: Annotated[float, msgspec.Meta(gt=0)] = MAX_WAIT
 
@@ -60,6 +62,8 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             grace=self.grace_time,
             exempt=self.exempt_time,
             max_resizes_per_hour=self.max_resizes_per_hour,
+            live_grace=self.live_grace_time,
+            max_live_resizes_per_hour=self.max_live_resizes_per_hour,
             min_gain=self.min_gain,
             max_wait=self.max_wait,
         )

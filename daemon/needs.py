@@ -77,7 +77,8 @@ class NeedsBook:
         seen = self._new(snapshot, heard)
         # Without agents, or before a job's first process on its GPUs, there is still accounting.
         for record in snapshot.jobs.values():
-            if record.state == "RUNNING" and record.gpus_on:
+            # A satellite's use is not what a job of that name would ask for.
+            if record.state == "RUNNING" and record.gpus_on and not record.is_satellite:
                 met = (record.id, record.restarts)
                 if met not in self._met:
                     seen.setdefault(record.id, _Seen())
@@ -102,6 +103,8 @@ class NeedsBook:
                 for number in gpu.jobs:
                     record = snapshot.jobs.get(number)
                     if record is None or record.state != "RUNNING" or node not in record.gpus_on:
+                        continue
+                    if record.is_satellite:
                         continue
                     one = seen.setdefault(number, _Seen())
                     one.shared |= len(gpu.jobs) > 1
@@ -132,7 +135,9 @@ class NeedsBook:
             "gpus": gpus,
             "batch": self._batch_per_gpu(record, gpus),
             "shared": int(bool(old.get("shared")) or seen.shared),
-            "resized": int(bool(old.get("resized")) or old.get("gpus", gpus) != gpus),
+            "resized": int(
+                bool(old.get("resized") or record.satellites) or old.get("gpus", gpus) != gpus
+            ),
             "card": seen.card or old.get("card"),
             "gpu_memory": max(old.get("gpu_memory") or 0.0, seen.memory),
             "busy": (old.get("busy") or 0.0) + (busy or 0.0),

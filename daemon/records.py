@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,12 +17,14 @@ from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.elastic import ALIVE, Hold, Holds
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 if TYPE_CHECKING:
     from ones.daemon.config import Config
     from ones.daemon.controller import Round
 
+log = logging.getLogger(__name__)
 HOUR = 3600.0
 
 
@@ -76,7 +79,59 @@ class Records:
             self._store.write(
                 "UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job
             )
+        self._take_satellites(snapshot, stale)
         self.refresh_runs(stale)
+
+    def _take_satellites(self, snapshot: Snapshot, stale: list[int]) -> None:
+        """The same of the jobs that hold GPUs for others: they are parts, and no jobs here."""
+        known = {
+            row["job"]: row
+            for row in self._store.rows(
+                "SELECT job, base, state FROM satellites WHERE ended IS NULL"
+            )
+        }
+        for record in snapshot.jobs.values():
+            tie = Tie.of(record)
+            if tie is None:
+                continue
+            before = known.pop(record.id, None)
+            if before is None and record.state not in ALIVE:
+                continue  # its end is written already
+            if before is None or before["state"] != record.state:
+                row: dict[str, object] = {
+                    "job": record.id,
+                    "base": tie.base,
+                    "restarts": tie.restarts,
+                    "ordered": tie.order,
+                    "state": record.state,
+                }
+                if record.started:
+                    row |= {"started": record.started, "nodes": record.nodes}
+                if record.gpus_on:
+                    row["gpus"] = sum(record.gpus_on.values())
+                if record.state not in ALIVE:
+                    row["ended"] = record.ended
+                    stale.append(record.id)
+                self._store.put("satellites", [row])
+            ended = before is not None and record.state not in ALIVE
+            if ended and record.state != "COMPLETED":
+                base = snapshot.jobs.get(tie.base)
+                left = sum(base.held_on.values()) if base and base.state == "RUNNING" else 0
+                log.warning(
+                    "job %d: its satellite %d on %s ended (%s); it holds %d GPUs now",
+                    tie.base,
+                    record.id,
+                    record.nodes,
+                    record.state,
+                    left,
+                )
+        for job in known:
+            stale.append(job)
+            self._store.write(
+                "UPDATE satellites SET state = 'UNKNOWN', ended = coalesce(started, 0)"
+                " WHERE job = ?",
+                job,
+            )
 
     def _meet(self, record: JobRecord) -> None:
         mark = Mark.parse(record.admin_comment)
@@ -105,12 +160,29 @@ class Records:
         """Read these jobs' runs from Slurm's accounting. Late accounting only delays history."""
         if not jobs:
             return
+        wanted = ",".join(str(job) for job in jobs)
+        rows = self._store.rows(
+            f"SELECT job FROM satellites WHERE job IN ({wanted}) OR base IN ({wanted})"
+        )
+        satellites = {row["job"] for row in rows}
         try:
-            runs = runs_of(self._commands, jobs)
+            runs = runs_of(self._commands, {*jobs, *satellites})
         except SlurmError:
             return
         with self._store.transaction():
             for run in runs:
+                if run.job in satellites:
+                    self._store.write(
+                        "UPDATE satellites SET started = ?, ended = ?, nodes = ?, gpus = ?,"
+                        " state = ? WHERE job = ?",
+                        run.started,
+                        run.ended,
+                        run.nodes,
+                        run.gpus,
+                        run.state,
+                        run.job,
+                    )
+                    continue
                 row = {
                     "job": run.job,
                     "ordinal": run.ordinal,
@@ -162,13 +234,15 @@ class Records:
     def history(self, now: float) -> History:
         """The resizes and preemptions of the last hour, for the guard."""
         moved: dict[JobId, list[float]] = {}
+        live: dict[JobId, list[float]] = {}
         for row in self._store.rows(
-            "SELECT job, at FROM moves WHERE at > ?"
-            " AND json_extract(record, '$.kind') IN ('resize', 'preempt')",
+            "SELECT job, at, json_extract(record, '$.kind') AS kind FROM moves WHERE at > ?"
+            " AND kind IN ('resize', 'preempt', 'live')",
             now - HOUR,
         ):
-            moved.setdefault(JobId(row["job"]), []).append(row["at"])
-        return History(moved)
+            kind = live if row["kind"] == "live" else moved
+            kind.setdefault(JobId(row["job"]), []).append(row["at"])
+        return History(moved, live)
 
     def round(self, done: Round, config: Config, *, keep: float) -> None:
         """Write a round with its decisions; once an hour, forget what is too old."""

@@ -16,6 +16,7 @@ from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.hostlists import fold
+from ones.slurm_ext.live_moves import ORDERS_A_MOVE
 
 if TYPE_CHECKING:
     from ones.daemon.controller import Controller, Round
@@ -109,8 +110,10 @@ def jobs(controller: Controller, only: str | None) -> Json:
                 "state": record.state,
                 "sizes": str(job.sizes),
                 "requested": job.requested,
-                "gpus": sum(record.gpus_on.values()),
-                "nodes": record.nodes,
+                "gpus": sum(record.held_on.values()),
+                "nodes": fold(sorted(record.held_on)) if record.satellites else record.nodes,
+                "satellites": len(record.satellites),
+                "live": job.keeps is not None,
                 "batch": getattr(report, "batch", None) or job.batch,
                 "samples": getattr(report, "samples", None),
                 "total_samples": getattr(report, "total_samples", None),
@@ -152,6 +155,7 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
         for move in moves
         if move["kind"] == "preempt" and move["outcome"] == "done"
     }
+    orders = {move["id"]: move["reason"] for move in moves if move["kind"] == "live"}
     now = controller.clock()
     runs = []
     for row in controller.store.rows("SELECT * FROM runs WHERE job = ? ORDER BY ordinal", number):
@@ -174,6 +178,22 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
                 "reason": reason,
             }
         )
+    satellites = [
+        {
+            "satellite": row["job"],
+            "run": row["restarts"],
+            "started": row["started"],
+            "ended": row["ended"],
+            "elapsed": (row["ended"] or now) - row["started"] if row["started"] else 0.0,
+            "gpus": row["gpus"],
+            "nodes": row["nodes"],
+            "state": row["state"],
+            "reason": orders.get(row["ordered"] // ORDERS_A_MOVE, ""),
+        }
+        for row in controller.store.rows(
+            "SELECT * FROM satellites WHERE base = ? ORDER BY job", number
+        )
+    ]
     refused = [
         {"at": move["at"], "kind": move["kind"], "outcome": move["outcome"]}
         for move in moves
@@ -183,6 +203,8 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
     return _answer(
         job={**known, "report": json.loads(report["report"]) if report else None},
         runs=runs,
+        satellites=satellites,
+        gpu_seconds=sum(each["elapsed"] * each["gpus"] for each in (*runs, *satellites)),
         moves=moves,
         refused=refused,
     )
@@ -201,7 +223,7 @@ def nodes(controller: Controller) -> Json:
     last, heard, now = controller.published, controller.inbox.nodes(), controller.clock()
     elastic: dict[str, int] = {}
     for record in last.snapshot.jobs.values():
-        if record.marked:
+        if record.marked or record.is_satellite:
             for name, gpus in record.gpus_on.items():
                 elastic[name] = elastic.get(name, 0) + gpus
     listed = []

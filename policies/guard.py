@@ -38,12 +38,17 @@ class Limits:
     min_gain: float | None = 1.0
     """A resize must gain this many times its cost, cost included; None leaves it to the policy
     whether a move pays, and the guard sees to everybody's safety alone."""
+    live_grace: Seconds = 15.0  # between two resizes of a job that needs no restart for them
+    max_live_resizes_per_hour: int = 60
     max_wait: Seconds = MAX_WAIT  # who waited longer is started first and never preempted again
 
     def __post_init__(self) -> None:
         if self.max_resizes_per_hour < 1:
             raise ValueError("max_resizes_per_hour must be at least 1")
-        if min(self.grace, self.exempt, self.min_gain or 0.0, self.max_wait) < 0:
+        if self.max_live_resizes_per_hour < 1:
+            raise ValueError("max_live_resizes_per_hour must be at least 1")
+        times = (self.grace, self.live_grace, self.exempt, self.min_gain or 0.0, self.max_wait)
+        if min(times) < 0:
             raise ValueError("grace, exempt, min_gain and max_wait must not be negative")
 
 
@@ -52,9 +57,14 @@ class History:
     """When each job was resized or preempted, as far back as an hour."""
 
     moved: Mapping[JobId, Sequence[Seconds]] = field(default_factory=dict)
+    live: Mapping[JobId, Sequence[Seconds]] = field(default_factory=dict)
+    """The same of resizes that needed no restart."""
 
     def within_an_hour(self, job: JobId, now: Seconds) -> int:
         return sum(1 for at in self.moved.get(job, ()) if now - HOUR < at <= now)
+
+    def live_within_an_hour(self, job: JobId, now: Seconds) -> int:
+        return sum(1 for at in self.live.get(job, ()) if now - HOUR < at <= now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +139,21 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
 def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> str:
     """Why a running job may not be moved now, whatever for; empty: it may."""
     age = problem.now - job.started if job.started is not None else None
-    if age is not None and age < limits.grace:
-        return f"in grace for {limits.grace - age:.0f} s more"
+    # The run of a job that is resized live began long ago perhaps; its last resize counts as well.
+    latest = max(history.live.get(job.id, ()), default=None)
+    if latest is not None and problem.now - latest < limits.live_grace:
+        return f"resized live {problem.now - latest:.0f} s ago"
+    grace = limits.grace if job.keeps is None else limits.live_grace
+    if age is not None and age < grace:
+        return f"in grace for {grace - age:.0f} s more"
     if job.time_left is not None and job.time_left < limits.exempt:
         return f"its time limit ends it in {job.time_left:.0f} s"
-    if history.within_an_hour(job.id, problem.now) >= limits.max_resizes_per_hour:
+    if job.keeps is None and (
+        history.within_an_hour(job.id, problem.now) >= limits.max_resizes_per_hour
+    ):
         return f"moved {limits.max_resizes_per_hour} times within the hour"
+    if history.live_within_an_hour(job.id, problem.now) >= limits.max_live_resizes_per_hour:
+        return f"resized live {limits.max_live_resizes_per_hour} times within the hour"
     return ""
 
 
@@ -149,6 +168,9 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
     if move.kind == "start":
         return "" if job.startable else "it waits for a reason of its own"
     if reason := _unmovable(problem, job, history, limits):
+        return reason
+    restarts = job.keeps is not None and not (move.target and move.target.covers(job.keeps))
+    if restarts and (reason := _unmovable(problem, replace(job, keeps=None), history, limits)):
         return reason
     if move.kind == "preempt" and job.waited > limits.max_wait:
         return f"it has waited {job.waited:.0f} s in all and is not preempted again"

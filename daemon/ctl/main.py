@@ -62,6 +62,10 @@ RUN_COLUMNS = {
     "move": "MOVED BY",
     "reason": "WHY",
 }
+PART_COLUMNS = {
+    "satellite": "SATELLITE",
+    **{name: RUN_COLUMNS[name] for name in RUN_COLUMNS if name != "move"},
+}
 PLAN_COLUMNS = {
     "job": "JOBID",
     "kind": "MOVE",
@@ -201,6 +205,19 @@ def job(job: int, as_json: bool, noheader: bool, fields: str | None) -> None:
         for run in answer["runs"]
     ]
     click.echo(table(rows, RUN_COLUMNS, header=not noheader, fields=fields))
+    if answer["satellites"] and not fields:
+        parts = [
+            {
+                **part,
+                "started": moment(part["started"]),
+                "ended": moment(part["ended"]),
+                "elapsed": duration(part["elapsed"]),
+            }
+            for part in answer["satellites"]
+        ]
+        click.echo(table(parts, PART_COLUMNS, header=not noheader))
+        hours = answer["gpu_seconds"] / 3600
+        click.echo(f"GPU hours of the job and its satellites: {hours:.2f}")
     for refused in answer["refused"]:
         click.echo(f"{moment(refused['at'])}  {refused['kind']}: {cell(refused['outcome'])}")
 

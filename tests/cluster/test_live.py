@@ -1,0 +1,283 @@
+"""Jobs that are resized live on a real Slurm: satellites come and go, and training goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from steering import Steering
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+SAMPLES = 1500  # of an epoch, in counted_digits.py
+EPOCHS = 60
+LAST_POINT = 16  # a live move passes fewer points at which onesd may die than this
+SETTINGS = """
+round = 2.0
+[agent]
+interval = 1.0
+[guard]
+grace_time = 3.0
+live_grace_time = 1.0
+[moves]
+checkpoint_timeout = 30.0
+live_timeout = 60.0
+"""
+
+
+@dataclass
+class Live:
+    """onesd with a policy that does as a file says, and jobs that can be resized live."""
+
+    steering: Steering
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.steering.cluster
+
+    def start(self, *options: str, ready: bool = True) -> None:
+        self.cluster.run("ctl", "cat > /etc/ones/ones.d/test.toml", stdin=SETTINGS)
+        self.steering.start_steered(*options, policy="asked", ready=ready)
+
+    def submit(self, *words: str, gpus: int = 1, sizes: str = "1-8", user: str = "alice") -> int:
+        options = [f"--elastic={sizes}", f"--gpus=v100:{gpus}", f"--ntasks={gpus}"]
+        return self.steering.submit(user, *options, "/home/jobs/live.sbatch", *words)
+
+    def ask_for(self, job: int, gpus: int) -> None:
+        put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
+        self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
+
+    def resize(self, job: int, gpus: int) -> None:
+        self.ask_for(job, gpus)
+        self.has(job, gpus)
+
+    def has(self, job: int, gpus: int, *, within: float = 60) -> None:
+        """Wait until Slurm and the training both say so."""
+
+        def so() -> bool:
+            told = [one for one in self.steering.ask("jobs")["jobs"] if one["job"] == job]
+            return bool(told) and told[0]["gpus"] == gpus == self.workers(job)
+
+        self.cluster.eventually(so, within=within, what=f"job {job} with {gpus} GPUs")
+
+    def workers(self, job: int, user: str = "alice") -> int:
+        """How many train, by their own launcher's word."""
+        status = (
+            "/opt/ones/bin/python -m ones.slurm_ext.runtime.live.orders"
+            f' /home/{user}/ones-checkpoints/{job}/live \'{{"op": "status"}}\''
+        )
+        node = self.steering.slurm(job, "batchhost")
+        done = self.cluster.run(node, status, user, check=False)
+        return int(json.loads(done.stdout)["workers"]) if done.returncode == 0 else 0
+
+    def satellites(self) -> list[int]:
+        """Jobs that are alive and are satellites."""
+        lines = self.cluster.run("ctl", "squeue -h -O jobid:12,admin_comment:80").stdout
+        found = [line.split() for line in lines.splitlines()]
+        return [int(words[0]) for words in found if words[-1].startswith("ONES1S:")]
+
+    def none_left(self, *, within: float = 20) -> None:
+        self.cluster.eventually(
+            lambda: not self.satellites(), within=within, what="no satellite left"
+        )
+
+    def account(self, job: int, user: str = "alice") -> list[dict[str, Any]]:
+        """What the workers wrote: each step that they committed, and their samples of it."""
+        text = self.cluster.run("ctl", f"cat /home/{user}/seen-{job}/*").stdout
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def live(cluster: Cluster) -> Iterator[Live]:
+    steering = Steering(cluster)
+    steering.prepare()
+    yield Live(steering)
+    steering.prepare()
+
+
+def charged(cluster: Cluster, jobs: list[int]) -> float:
+    """GPU-seconds by sacct."""
+    listed = ",".join(map(str, jobs))
+    command = f"sacct -D -X -n -P -o ElapsedRaw,AllocTRES -j {listed}"
+    total = 0.0
+    for line in cluster.run("ctl", command).stdout.splitlines():
+        seconds, tres = line.split("|")
+        gpus = [part.split("=")[1] for part in tres.split(",") if part.startswith("gres/gpu=")]
+        total += int(seconds) * int(gpus[0]) if gpus else 0
+    return total
+
+
+def check_account(lines: list[dict[str, Any]], epochs: int) -> None:
+    """Every sample of every epoch was seen exactly once."""
+    for epoch in range(epochs):
+        seen = Counter(number for line in lines if line["epoch"] == epoch for number in line["ids"])
+        assert seen == Counter(range(SAMPLES)), f"epoch {epoch}"
+
+
+def test_a_job_goes_from_1_to_4_to_2_to_8_to_3_gpus_and_no_survivor_is_restarted(
+    live: Live,
+) -> None:
+    live.start()
+    job = live.submit(str(EPOCHS), "0.15")
+    live.has(job, 1)
+    for gpus in (4, 2, 8, 3):
+        live.resize(job, gpus)
+    assert [one["job"] for one in live.steering.ask("jobs")["jobs"]] == [job]
+    live.steering.wait(job, ["COMPLETED"], within=150)
+    live.none_left()
+
+    lines = live.account(job)
+    check_account(lines, EPOCHS)
+    assert {line["workers"] for line in lines} >= {1, 2, 3, 4, 8}
+    # Each process trains without a gap from its first step to its last.
+    starts = sorted({line["at"] for line in lines})
+    steps: dict[int, list[int]] = {}
+    for line in lines:
+        steps.setdefault(line["pid"], []).append(starts.index(line["at"]))
+    for pid, mine in steps.items():
+        assert all(later == earlier + 1 for earlier, later in pairwise(sorted(mine))), pid
+    always = [pid for pid, mine in steps.items() if len(mine) == len(starts)]
+    assert len(always) == 1  # the one of the job's own GPU
+
+    life = live.steering.ask("job", str(job))
+    assert len(life["runs"]) == 1
+    moves = [(move["kind"], move["outcome"]) for move in life["moves"] if move["kind"] == "live"]
+    assert moves == [("live", "done")] * 4
+    parts = [part["satellite"] for part in life["satellites"]]
+    assert {part["state"] for part in life["satellites"]} == {"COMPLETED"}
+    assert life["gpu_seconds"] == charged(live.cluster, [job, *parts]) > 0
+
+    plain = live.submit(str(EPOCHS), "0.0")
+    live.steering.wait(plain, ["COMPLETED"], within=120)
+    losses = [live.steering.result("alice", each)["loss"] for each in (job, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_nobody_else_gets_into_a_job_and_what_the_job_does_not_know_is_cancelled(
+    live: Live,
+) -> None:
+    live.start()
+    job = live.submit("1000", "0.15")
+    live.resize(job, 2)
+    claim = ["sbatch", f"--comment=ones-satellite:{job}.0.900", "--gres=gpu:1", "--wrap=sleep 300"]
+    refused = live.cluster.run("ctl", claim, "bob", check=False)
+    assert refused.returncode != 0
+    assert f"a satellite of job {job}: you have no elastic job" in refused.stderr
+    secret = f"cat /home/alice/ones-checkpoints/{job}/live/join.json"
+    assert live.cluster.run("n2", secret, "bob", check=False).returncode != 0
+    # Its own user may ask for one; the job does not know it, so it goes.
+    done = live.cluster.run("ctl", [*claim[:1], "--parsable", *claim[1:]], "alice")
+    stray = int(done.stdout)
+    assert stray in live.satellites()
+    live.cluster.eventually(
+        lambda: stray not in live.satellites(), within=60, what="the stray satellite cancelled"
+    )
+    live.has(job, 2)
+    live.cluster.run("ctl", ["scancel", str(job)])
+    live.none_left()
+
+
+@pytest.mark.parametrize("sizes", [(1, 3), (4, 2)], ids=["growing", "replacing"])
+def test_killed_at_every_step_of_a_live_move_onesd_goes_on_with_it(
+    live: Live, sizes: tuple[int, int]
+) -> None:
+    live.start()
+    job = live.submit("1000", "0.15")
+    live.has(job, 1)
+    before, after = sizes
+    live.resize(job, before)
+    for point in range(1, LAST_POINT):
+        live.steering.kill()
+        live.ask_for(job, after)
+        live.start("--die-at", str(point), ready=False)
+
+        def over() -> bool:
+            return not live.steering.alive() or live.workers(job) == after
+
+        live.cluster.eventually(over, within=90, what=f"point {point} reached")
+        assert live.steering.state(job) == "RUNNING", f"after point {point}"
+        if live.steering.alive():
+            break
+    live.steering.kill()
+    live.start()
+    live.has(job, after)
+    outcomes = [move["outcome"] for move in live.steering.ask("job", str(job))["moves"]]
+    assert set(outcomes) == {"done"}
+    live.cluster.run("ctl", ["scancel", str(job)])
+    live.none_left()
+
+
+def test_satellites_end_with_their_job_though_onesd_is_dead(live: Live) -> None:
+    live.start()
+    job = live.submit("1000", "0.15")
+    live.has(job, 1)
+    live.resize(job, 6)
+    assert len(live.satellites()) >= 2
+    live.steering.kill()
+    live.cluster.run("n1", "pkill -KILL -u alice -f '[o]nes-run --live'")
+    live.steering.wait(job, ["FAILED", "COMPLETED", "CANCELLED"], within=30)
+    live.none_left(within=15)
+
+
+def test_a_lost_satellite_costs_its_workers_only_and_is_in_the_record(live: Live) -> None:
+    live.start()
+    job = live.submit("1000", "0.15")
+    live.has(job, 1)
+    live.resize(job, 5)
+    live.ask_for(job, 1)  # or it would grow again
+    live.steering.kill()
+    victim = live.satellites()[0]
+    live.cluster.run("ctl", ["scancel", "--signal=KILL", "--full", str(victim)])
+    live.cluster.eventually(
+        lambda: 1 <= live.workers(job) < 5 and victim not in live.satellites(),
+        within=30,
+        what="the training without it",
+    )
+    live.start()
+    live.has(job, 1)
+    parts = live.steering.ask("job", str(job))["satellites"]
+    assert {part["state"] for part in parts if part["satellite"] == victim} == {"CANCELLED"}
+    live.cluster.run("ctl", ["scancel", str(job)])
+    live.none_left()
+
+
+def test_where_the_jobs_own_gpus_must_go_it_is_restarted_and_its_satellites_leave(
+    live: Live,
+) -> None:
+    live.start()
+    job = live.submit(str(EPOCHS), "0.15", gpus=2)
+    live.has(job, 2)
+    live.resize(job, 4)
+    live.resize(job, 1)  # fewer than its own allocation
+    live.none_left()
+    life = live.steering.ask("job", str(job))
+    assert len(life["runs"]) == 2
+    assert [move["kind"] for move in life["moves"]] == ["start", "live", "resize"]
+    live.steering.wait(job, ["COMPLETED"], within=150)
+    last = max(int(line["at"]) for line in live.account(job))
+    assert last < EPOCHS * SAMPLES
+    assert live.steering.result("alice", job)["samples"] == EPOCHS * SAMPLES
+
+
+def test_the_example_of_the_documents_is_resized_live(live: Live) -> None:
+    copy = ["docker", "cp", "--quiet", "docs/examples/.", f"{live.cluster.name}-ctl:/home/jobs/"]
+    subprocess.run(copy, check=True)
+    live.start()
+    options = ["--elastic=1-8", "--gpus=v100:1", "--ntasks=1"]
+    script = "/home/jobs/train_digits.py --epochs=100000"
+    wrap = f"--wrap=srun /opt/ones/bin/ones-run --live {script}"
+    job = live.steering.submit("alice", *options, wrap)
+    live.has(job, 1)
+    live.resize(job, 3)
+    live.resize(job, 2)
+    live.cluster.run("ctl", ["scancel", str(job)])
+    live.none_left()
