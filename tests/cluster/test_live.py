@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 SAMPLES = 1500  # of an epoch, in counted_digits.py
-EPOCHS = 60
+EPOCHS = 40
 LAST_POINT = 16  # a live move passes fewer points at which onesd may die than this
 SETTINGS = """
 round = 2.0

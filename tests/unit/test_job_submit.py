@@ -340,6 +340,74 @@ def test_an_administrators_comment_does_not_unmark_a_job_and_an_empty_one_does(
     assert after("plain", None) == "plain"
 
 
+BASE: Mapping[str, Any] = {
+    "user_id": 1000,
+    "admin_comment": "ONES1:sizes=1-8;request=1;held=0;tasks=1;nodes=1",
+    "account": "vision",
+    "qos": "normal",
+    "partition": "gpu",
+    "job_state": 1,
+    "restart_cnt": 2,
+    "end_time": NOW + 600,
+}
+
+
+def a_satellite(slurmctld: Slurmctld, base: Mapping[str, Any] | None, **request: Any) -> Answer:
+    jobs = {} if base is None else {"12": slurmctld.table(base)}
+    slurmctld.lua.globals().slurm.jobs = slurmctld.table(jobs)
+    return slurmctld.submit(**{"comment": "ones-satellite:12.2.700", **request})
+
+
+def test_a_satellite_is_marked_and_is_its_jobs_in_account_partition_and_time(
+    slurmctld: Slurmctld,
+) -> None:
+    answer = a_satellite(slurmctld, BASE, account="other", time_limit=600)
+    assert answer.code == SUCCESS
+    assert answer.mark == "ONES1S:base=12;restarts=2;order=700"
+    job = answer.job
+    assert (job["account"], job["qos"], job["partition"]) == ("vision", "normal", "gpu")
+    assert (job["time_limit"], job["requeue"]) == (10, 0)
+    assert a_satellite(slurmctld, BASE, time_limit=3).job["time_limit"] == 3
+    unlimited = {**BASE, "end_time": NO_VAL}
+    assert a_satellite(slurmctld, unlimited, time_limit=3).job["time_limit"] == 3
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        None,
+        {**BASE, "user_id": 1001},
+        {**BASE, "job_state": 3},
+        {**BASE, "job_state": 0},
+        {**BASE, "restart_cnt": 3},
+        {**BASE, "admin_comment": ""},
+        {**BASE, "admin_comment": "ONES1S:base=9;restarts=0;order=1"},
+    ],
+    ids=["absent", "another's", "ended", "pending", "another run", "plain", "a satellite itself"],
+)
+def test_a_satellite_of_what_is_no_running_elastic_job_of_its_user_is_refused(
+    slurmctld: Slurmctld, base: Mapping[str, Any] | None
+) -> None:
+    answer = a_satellite(slurmctld, base)
+    assert answer.code == ERROR
+    assert "you have no elastic job of this number running" in answer.said[0]
+
+
+def test_a_satellite_of_a_job_that_is_about_to_end_is_refused(slurmctld: Slurmctld) -> None:
+    answer = a_satellite(slurmctld, {**BASE, "end_time": NOW + 59})
+    assert answer.code == ERROR
+    assert "ends within a minute" in answer.said[0]
+
+
+def test_a_forged_satellite_mark_is_taken_away_and_a_true_one_stays(slurmctld: Slurmctld) -> None:
+    forged = "ONES1S:base=12;restarts=2;order=700"
+    assert slurmctld.submit(admin_comment=forged).job["admin_comment"] == ""
+    modify = slurmctld.lua.globals().slurm_job_modify
+    job = slurmctld.table({"admin_comment": "look at this"})
+    assert modify(job, slurmctld.table({"admin_comment": forged}), None, 0) == SUCCESS
+    assert job["admin_comment"] == f"{forged} look at this"
+
+
 def test_a_sites_own_hooks_stay_and_can_call_ours(slurmctld: Slurmctld) -> None:
     slurmctld.lua.execute("function slurm_job_submit() return 17 end")
     ones = slurmctld.lua.eval("function(text) return load(text)() end")(SCRIPT.read_text())

@@ -2,7 +2,7 @@
 
 usage: counted_digits.py EPOCHS SECONDS [HIDDEN]
 
-SECONDS: that a step of the whole batch takes on one GPU, shared by all. Lines of `seen-JOB/RANDOM`:
+SECONDS: that a step takes on one GPU, shared by all. Lines of the files in `seen-JOB`:
 {"epoch", "at": the position before the step, "ids", "pid", "workers"}; a line is written when the
 step is committed. A step that was lost in a crash leaves no line.
 """
@@ -64,17 +64,20 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
                 time.sleep(max(0.0, SECONDS / workers - (time.monotonic() - began)))
-                job.step(loss=loss)
-                if job.samples > before:
-                    said = {
-                        "epoch": epoch,
-                        "at": before,
-                        "ids": ids.tolist(),
-                        "pid": os.getpid(),
-                        "workers": workers,
-                        "time": time.time(),
-                    }
-                    account.write(json.dumps(said) + "\n")
+                said = {
+                    "epoch": epoch,
+                    "at": before,
+                    "ids": ids.tolist(),
+                    "pid": os.getpid(),
+                    "workers": workers,
+                    "restarts": int(restarts),
+                    "time": time.time(),
+                }
+                try:
+                    job.step(loss=loss)
+                finally:  # a worker that leaves ends in there
+                    if job.samples > before:
+                        account.write(json.dumps(said) + "\n")
     if job.rank == 0:
         with torch.no_grad():
             answers = network(images)

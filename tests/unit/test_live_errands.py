@@ -1,0 +1,343 @@
+"""Orders at the base launcher: satellites come and go, and a failure leaves the job as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ones.slurm_ext.runtime.live.desk import Desk, Order, read_order
+from ones.slurm_ext.runtime.live.errand import Errands
+from ones.slurm_ext.runtime.live.recruits import Ours, Recruit, Recruits, clean, options, script
+from ones.slurm_ext.runtime.live.terms import Slot
+
+SAID = {
+    "number": 700,
+    "restarts": 2,
+    "keep": [11],
+    "add": [{"node": "n2", "gpus": 3}],
+    "gpu_type": "v100",
+    "batch": None,
+    "patience": 60.0,
+    "withdrawn": False,
+}
+
+
+def an_order(number: int = 700, **changes: Any) -> Order:
+    fields: dict[str, Any] = {"keep": [], "number": number} | changes
+    found = read_order({**SAID, **fields}, restarts=2)
+    assert found is not None
+    return found
+
+
+def test_an_order_is_read_and_one_of_another_run_or_with_a_strange_node_is_not() -> None:
+    order = read_order(SAID, restarts=2)
+    assert order is not None
+    assert (order.number, order.keep, order.add) == (700, frozenset({11}), (("n2", 3),))
+    assert read_order(SAID, restarts=1) is None
+    for fault in (
+        {"add": [{"node": "n2 --uid=0", "gpus": 3}]},
+        {"add": [{"node": "n2", "gpus": 0}]},
+        {"gpu_type": "v100,x"},
+        {"number": "many"},
+        {"keep": 3},
+    ):
+        assert read_order({**SAID, **fault}, restarts=2) is None
+    assert read_order(None, restarts=2) is None
+
+
+class Ground:
+    """A base launcher with a worker of its own, whose changes are done when a test says so."""
+
+    def __init__(self) -> None:
+        self.inside: dict[int, int] = {}
+        self.at_door: set[int] = set()
+        self.settled = True
+        self.wanted: frozenset[int] = frozenset()
+        self.present: frozenset[int] = frozenset({0})
+        self.away: list[int] = []
+
+    def homes(self) -> dict[int, int]:
+        return dict(self.inside)
+
+    def waiting(self) -> frozenset[int]:
+        return frozenset(self.at_door)
+
+    def let_in(self, jobs: Iterable[int]) -> None:
+        for job in jobs:
+            self.at_door.discard(job)
+            self.inside[job] = len(self.inside) + 1
+
+    def send_away(self, jobs: Iterable[int]) -> None:
+        for job in jobs:
+            self.away.append(job)
+            self.at_door.discard(job)
+            self.inside.pop(job, None)
+
+    def want(self, homes: frozenset[int], batch: int | None) -> None:
+        self.wanted, self.settled = homes, False
+
+    def members(self) -> frozenset[Slot] | None:
+        return frozenset(Slot(home, 0) for home in self.present) if self.settled else None
+
+    def change(self) -> None:
+        """The workers have come together."""
+        self.settled, self.present = True, self.wanted | {0}
+        self.inside = {job: home for job, home in self.inside.items() if home in self.wanted}
+
+
+class Slurm:
+    """sbatch and scancel, whose answers a test gives."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answers = True
+        self.fault = ""
+        self.cancelled: list[int] = []
+
+    def ask(self, order: int, node: str, gpus: int, gpu_type: str) -> Any:
+        class Asked:
+            job: int | None = None
+            fault = ""
+
+        self.asked.append(Asked())
+        return self.asked[-1]
+
+    def look(self, recruit: Any) -> bool:
+        if self.answers and recruit.job is None:
+            recruit.fault = self.fault
+            recruit.job = None if self.fault else 100 + self.asked.index(recruit)
+        return recruit.job is not None or bool(recruit.fault)
+
+    def cancel(self, jobs: Iterable[int]) -> None:
+        self.cancelled += jobs
+
+
+class Site:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ground, self.slurm = Ground(), Slurm()
+        self.errands = Errands(self.ground, self.slurm, lambda: self.now)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+TWO = [{"node": "n1", "gpus": 1}, {"node": "n2", "gpus": 3}]
+
+
+def test_all_of_an_order_are_let_in_together_and_then_it_is_done(site: Site) -> None:
+    site.errands.take(an_order(add=TWO))
+    site.ground.at_door.add(100)
+    site.errands.look()
+    assert site.ground.inside == {}
+    site.ground.at_door.add(101)
+    site.errands.look()
+    assert site.ground.wanted == {1, 2}
+    assert site.errands.state == "working"
+    site.ground.change()
+    site.errands.look()
+    assert (site.errands.number, site.errands.state) == (700, "done")
+
+
+def test_an_order_that_is_said_again_is_done_once(site: Site) -> None:
+    for _ in range(3):
+        site.errands.take(an_order())
+    assert len(site.slurm.asked) == 1
+    site.ground.at_door.add(100)
+    site.errands.look()
+    site.ground.change()
+    site.errands.look()
+    site.errands.take(an_order())
+    assert len(site.slurm.asked) == 1
+    assert site.errands.state == "done"
+
+
+def test_those_that_are_not_kept_leave_in_the_change_that_takes_the_others_in(site: Site) -> None:
+    site.ground.inside, site.ground.present = {11: 1, 12: 2}, frozenset({0, 1, 2})
+    site.errands.take(an_order(keep=[12]))
+    site.ground.at_door.add(100)
+    site.errands.look()
+    assert site.ground.wanted == {2, 3}
+
+
+@pytest.mark.parametrize("how", ["late", "withdrawn", "refused by Slurm", "lost", "another"])
+def test_an_order_that_fails_leaves_no_satellite_of_its_own(site: Site, how: str) -> None:
+    if how == "refused by Slurm":
+        site.slurm.fault = "sbatch: error: no"
+    site.errands.take(an_order(add=TWO))
+    site.ground.at_door.add(101)
+    match how:
+        case "late":
+            site.now = 61.0
+            site.errands.look()
+        case "withdrawn":
+            site.errands.take(an_order(add=TWO, withdrawn=True))
+        case "lost":
+            site.ground.at_door.discard(101)
+            site.errands.lost(101)
+        case "another":
+            site.errands.take(an_order(701, add=[]))
+            site.ground.change()
+            site.errands.look()
+            assert (site.errands.number, site.errands.state) == (701, "done")
+    if how != "another":
+        assert site.errands.state == "failed"
+        assert site.errands.reason
+    assert site.ground.inside == {}
+    assert how == "refused by Slurm" or set(site.slurm.cancelled) == {100, 101}
+
+
+def test_what_slurm_takes_after_the_order_has_failed_is_cancelled(site: Site) -> None:
+    site.slurm.answers = False
+    site.errands.take(an_order())
+    site.errands.close()
+    site.slurm.answers = True
+    site.errands.look()
+    assert site.slurm.cancelled == [100]
+
+
+def test_a_change_that_could_not_be_made_is_a_failure(site: Site) -> None:
+    site.errands.take(an_order())
+    site.ground.at_door.add(100)
+    site.errands.look()
+    site.errands.refused("the workers in slot 1/0 failed 3 times")
+    assert site.errands.state == "failed"
+    assert site.ground.away == [100]
+
+
+def test_only_satellites_of_the_order_under_way_are_expected(site: Site) -> None:
+    assert not site.errands.wants("2.700", 2)
+    site.errands.take(an_order())
+    assert site.errands.wants("2.700", 2)
+    assert not site.errands.wants("2.699", 2)
+    assert not site.errands.wants("2.700", 3)
+
+
+def test_an_order_that_keeps_what_is_gone_is_refused(site: Site) -> None:
+    site.errands.take(an_order(keep=[11]))
+    assert (site.errands.state, site.errands.reason) == ("failed", "satellite 11 is gone")
+    assert site.slurm.asked == []
+
+
+ENVIRON = {
+    "PATH": "/bin",
+    "VIRTUAL_ENV": "/home/a/env",
+    "SLURM_JOB_ID": "12",
+    "SLURM_CONF": "/etc/slurm/slurm.conf",
+    "SLURM_JOB_ACCOUNT": "vision",
+    "SLURM_CPUS_ON_NODE": "8",
+    "SLURM_MEM_PER_NODE": "4000",
+    "ONES_SOCKET": "/run/x",
+    "CUDA_VISIBLE_DEVICES": "0,1",
+    "RANK": "0",
+}
+
+
+def ours(folder: Path = Path("/live")) -> Ours:
+    command = ("/bin/python", "-m", "x", "train me.py", "--name=a b")
+    return Ours(job=12, restarts=2, gpus=2, command=command, log=folder / "satellite-%j.out")
+
+
+def test_a_satellite_has_the_users_environment_and_nothing_of_this_jobs() -> None:
+    assert clean(ENVIRON) == {name: ENVIRON[name] for name in ("PATH", "VIRTUAL_ENV", "SLURM_CONF")}
+
+
+def test_a_satellite_asks_for_its_share_of_cpus_and_memory_on_the_named_node() -> None:
+    words = options(ours(), ENVIRON, order=700, node="n2", gpus=3, gpu_type="v100")
+    for word in (
+        "--comment=ones-satellite:12.2.700",
+        "--nodelist=n2",
+        "--gres=gpu:v100:3",
+        "--cpus-per-task=12",
+        "--mem=6000M",
+        "--account=vision",
+        "--no-requeue",
+    ):
+        assert word in words
+    assert not any(word.startswith("--elastic") for word in words)
+
+
+def test_the_batch_script_quotes_the_users_words() -> None:
+    text = script(ours(), 700)
+    assert text.endswith("exec /bin/python -m x 'train me.py' '--name=a b'\n")
+    assert "export ONES_TICKET=2.700\nexport ONES_LEADER_JOB=12\n" in text
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "77;cluster"), (1, "sbatch: error: no such node")])
+def test_what_sbatch_says_is_the_satellites_job_or_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+) -> None:
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\ncat > {tmp_path}/script\necho '{said}'\nexit {code}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    recruits = Recruits(ours(tmp_path), dict(os.environ))
+    recruit: Recruit = recruits.ask(700, "n2", 3, "v100")
+    recruit.process.wait(10)
+    assert Recruits.look(recruit)
+    assert (recruit.job, recruit.fault) == ((77, "") if code == 0 else (None, said))
+    assert (tmp_path / "script").read_text() == script(ours(tmp_path), 700)
+
+
+class Agent(threading.Thread):
+    """Stands for the node's agent: keeps what is said, and answers each line with the same."""
+
+    def __init__(self, path: Path, answer: object) -> None:
+        super().__init__(daemon=True)
+        self.heard: list[dict[str, Any]] = []
+        self._answer = json.dumps(answer).encode() + b"\n"
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._door.bind(str(path))
+        self._door.listen()
+
+    def run(self) -> None:
+        link, _ = self._door.accept()
+        with link, link.makefile("rb") as lines:
+            for line in lines:
+                self.heard.append(json.loads(line))
+                with contextlib.suppress(OSError):
+                    link.sendall(self._answer)
+
+
+def test_the_desk_says_how_it_goes_and_hears_the_order_in_the_answer(tmp_path: Path) -> None:
+    agent = Agent(tmp_path / "agent.sock", {"ok": True, "order": SAID})
+    agent.start()
+    watched: list[tuple[socket.socket, Callable[[], None]]] = []
+    taken: list[Order] = []
+    desk = Desk(
+        str(tmp_path / "agent.sock"),
+        job=12,
+        restarts=2,
+        watch=lambda link, call: watched.append((link, call)),
+        forget=lambda link: None,
+        take=taken.append,
+    )
+    desk.say({"workers": 1})
+    watched[0][1]()
+    assert [order.number for order in taken] == [700]
+    assert agent.heard == [{"op": "live", "job": 12, "restarts": 2, "workers": 1}]
+    desk.close({"able": False})
+
+
+def test_without_an_agent_nothing_happens(tmp_path: Path) -> None:
+    desk = Desk(
+        str(tmp_path / "none.sock"),
+        job=12,
+        restarts=2,
+        watch=lambda link, call: None,
+        forget=lambda link: None,
+        take=lambda order: None,
+    )
+    desk.say({"workers": 1})
+    desk.close({"able": False})

@@ -1,0 +1,259 @@
+"""Live moves against a job that obeys, refuses, loses satellites or falls silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from fake_slurm import a_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ones.policies.model import Placement
+from ones.slurm_ext.live_moves import (
+    LiveEvidence,
+    LiveLimits,
+    LiveMove,
+    Order,
+    Said,
+    advance,
+    next_order,
+    promised,
+)
+from ones.slurm_ext.satellites import Tie
+from ones.slurm_ext.snapshot import JobRecord
+
+LIMITS = LiveLimits(room=10, order=20, answer=10)
+NODES = {"n1": 4, "n2": 4}
+
+
+def placed(**gpus_on: int) -> Placement:
+    return Placement.of(gpus_on)
+
+
+def a_satellite(number: int, node: str, gpus: int, *, order: int = 1) -> JobRecord:
+    return a_record(
+        id=number,
+        state="RUNNING",
+        held=False,
+        gpus_on={node: gpus},
+        admin_comment=f"ONES1S:base=1;restarts=0;order={order}",
+    )
+
+
+def a_live_job(*satellites: JobRecord, **gpus_on: int) -> JobRecord:
+    return a_record(
+        id=1,
+        state="RUNNING",
+        held=False,
+        gpus_on=gpus_on or {"n1": 1},
+        satellites=satellites,
+    )
+
+
+def a_move(**gpus_on: int) -> LiveMove:
+    return LiveMove(id=7, job=1, restarts=0, target=placed(**gpus_on), begun_at=0.0)
+
+
+@dataclass
+class World:
+    """A job's launcher and Slurm, as far as a live move sees them."""
+
+    job: JobRecord
+    now: float = 0.0
+    said: Said | None = None
+    obeys: bool = True
+    ended: dict[int, str] = field(default_factory=dict)
+    orders: list[Order] = field(default_factory=list)
+    fewest: int = 99  # GPUs it had at any time
+    others: dict[str, int] = field(default_factory=dict)
+    last: int = 100
+
+    def __post_init__(self) -> None:
+        self.say("idle", 0)
+
+    def say(self, state: str, order: int, reason: str = "") -> None:
+        self.said = Said(at=self.now, able=True, order=order, state=state, reason=reason)
+
+    @property
+    def free(self) -> dict[str, int]:
+        held = self.job.held_on
+        return {
+            node: gpus - held.get(node, 0) - self.others.get(node, 0)
+            for node, gpus in NODES.items()
+        }
+
+    def evidence(self) -> LiveEvidence:
+        return LiveEvidence(now=self.now, said=self.said, free=self.free, ended=self.ended)
+
+    def step(self, move: LiveMove) -> LiveMove:
+        after = advance(move, self.job, self.evidence(), LIMITS)
+        # It goes on from what is on disk.
+        after = LiveMove.from_json(after.to_json())
+        assert advance(move, self.job, self.evidence(), LIMITS) == after
+        self.now += 1.0
+        if after.order is not None and not after.outcome and self.obeys:
+            self.obey(after.order)
+        self.fewest = min(self.fewest, sum(self.job.held_on.values()))
+        return after
+
+    def obey(self, order: Order) -> None:
+        if self.said is not None and self.said.order == order.number:
+            return
+        self.orders.append(order)
+        stay = [each for each in self.job.satellites if each.id in order.keep]
+        assert {each.id for each in stay} == set(order.keep)
+        for node, gpus in order.add:
+            assert gpus <= self.free[node], "more than is free beside those that leave"
+            self.last += 1
+            stay.append(a_satellite(self.last, node, gpus, order=order.number))
+        self.job = replace(self.job, satellites=tuple(stay))
+        self.say("done", order.number)
+
+    def run(self, move: LiveMove, steps: int = 60) -> LiveMove:
+        for _ in range(steps):
+            move = self.step(move)
+            if move.outcome:
+                return move
+        pytest.fail(f"still {move.step} after {steps} steps")
+
+
+def test_a_job_grows_by_one_satellite_on_each_node_in_one_order() -> None:
+    world = World(a_live_job(n1=1))
+    assert world.run(a_move(n1=3, n2=4)).outcome == "done"
+    (order,) = world.orders
+    assert order.number == 700
+    assert (order.keep, order.add) == ((), (("n1", 2), ("n2", 4)))
+
+
+def test_what_is_wanted_no_more_leaves_and_the_rest_stays() -> None:
+    world = World(a_live_job(a_satellite(11, "n1", 2), a_satellite(12, "n2", 4), n1=1))
+    assert world.run(a_move(n1=3)).outcome == "done"
+    assert world.orders == [Order(number=700, keep=(11,), add=())]
+
+
+def test_growing_and_shrinking_are_one_order() -> None:
+    world = World(a_live_job(a_satellite(11, "n1", 3), n1=1))
+    assert world.run(a_move(n1=1, n2=2)).outcome == "done"
+    assert world.orders == [Order(number=700, keep=(), add=(("n2", 2),))]
+
+
+def test_a_satellite_is_replaced_by_a_smaller_one_before_it_leaves_where_there_is_room() -> None:
+    world = World(a_live_job(a_satellite(11, "n2", 2), n1=1))
+    assert world.run(a_move(n1=1, n2=1)).outcome == "done"
+    assert world.orders == [Order(number=700, keep=(), add=(("n2", 1),))]
+    assert world.fewest == 2
+
+
+def test_a_satellite_is_replaced_after_it_has_left_where_there_is_no_room_for_both() -> None:
+    world = World(a_live_job(a_satellite(11, "n2", 4), n1=1))
+    assert world.run(a_move(n1=1, n2=2)).outcome == "done"
+    assert [(order.keep, order.add) for order in world.orders] == [
+        ((), ()),
+        ((), (("n2", 2),)),
+    ]
+
+
+def test_it_waits_for_room_and_gives_up_after_a_while() -> None:
+    world = World(a_live_job(n1=1), others={"n2": 4})
+    after = world.run(a_move(n1=1, n2=2))
+    assert after.outcome == "expired: 3 GPUs on n[1-2] did not become free; it runs on"
+    assert world.orders == []
+    assert world.now >= LIMITS.room
+
+
+def test_a_refusal_ends_the_move_with_the_jobs_own_words() -> None:
+    world = World(a_live_job(n1=1), obeys=False)
+    move = world.step(a_move(n1=2))
+    assert move.order is not None
+    world.say("failed", move.order.number, "sbatch: no such node")
+    assert world.step(move).outcome == "failed: sbatch: no such node; it runs on"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_order_that_is_not_carried_out_in_time_is_called_back(answers: bool) -> None:
+    world = World(a_live_job(n1=1), obeys=False)
+    move = world.step(a_move(n1=2))
+    world.say("working", 700)
+    while move.step == "ordered":
+        move = world.step(move)
+    assert move.step == "withdrawing"
+    assert world.now >= LIMITS.order
+    if answers:
+        world.say("failed", 700, "withdrawn")
+    move = world.run(move)
+    end = "; it runs on" if answers else ", and the job does not answer"
+    assert move.outcome == f"expired: not carried out within 20 s{end}"
+
+
+def test_a_satellite_that_fails_to_start_calls_the_order_back_at_once() -> None:
+    world = World(a_live_job(n1=1), obeys=False)
+    move = world.step(a_move(n1=2))
+    world.ended = {700: "satellite 101 ended (FAILED)"}
+    move = world.step(move)
+    assert (move.step, move.because) == ("withdrawing", "failed: satellite 101 ended (FAILED)")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"state": "CANCELLED"}, "abandoned: it has ended (CANCELLED)"),
+        ({"restarts": 1}, "abandoned: the job does not run as it did"),
+        ({"state": "PENDING"}, "abandoned: the job does not run as it did"),
+        ({"admin_comment": ""}, "abandoned: the job is no longer marked elastic"),
+    ],
+)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_whatever_else_happens_to_the_job_ends_the_move(
+    changes: dict[str, object], word: str, steps: int
+) -> None:
+    world = World(a_live_job(n1=1), obeys=False)
+    move = a_move(n1=2)
+    for _ in range(steps):
+        move = world.step(move)
+    world.job = replace(world.job, **changes)  # type: ignore[arg-type]
+    assert world.step(move).outcome == word
+
+
+def test_a_job_that_is_silent_or_whose_own_gpus_must_go_is_not_moved_live() -> None:
+    world = World(a_live_job(n1=2))
+    assert "own GPUs" in world.step(a_move(n1=1, n2=4)).outcome
+    world.said = None
+    assert "does not take orders" in world.step(a_move(n1=3)).outcome
+
+
+def test_only_whole_satellites_are_kept_and_as_many_gpus_as_they_can_be() -> None:
+    parts = [a_satellite(11, "n1", 1), a_satellite(12, "n1", 2), a_satellite(13, "n2", 3)]
+    job = a_live_job(*parts, n1=1)
+    order = next_order(job, placed(n1=3, n2=2), {"n1": 0, "n2": 1}, number=1)
+    assert order is not None
+    assert order.keep == (12,)
+    assert order.add == ()  # two on n2 when the three have left
+
+
+def test_what_a_live_move_gives_back_is_promised_to_others() -> None:
+    job = a_live_job(a_satellite(11, "n1", 3), n1=1)
+    assert promised([a_move(n1=1, n2=2)], {1: job}) == {"n1": 3}
+
+
+def test_a_mark_that_cant_be_read_ties_to_nothing() -> None:
+    assert Tie.of(a_record(admin_comment="ONES1S:base=1")) is None
+    assert Tie.of(a_satellite(11, "n1", 1, order=700)) == Tie(1, 0, 700)
+
+
+sizes = st.integers(min_value=0, max_value=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(targets=st.lists(st.tuples(sizes, sizes), min_size=1, max_size=6))
+def test_any_chain_of_targets_is_reached_with_the_jobs_own_gpu_kept(
+    targets: list[tuple[int, int]],
+) -> None:
+    world = World(a_live_job(n1=1))
+    for number, (first, second) in enumerate(targets, start=1):
+        target = Placement.of({"n1": max(1, first), "n2": second})
+        move = LiveMove(id=number, job=1, restarts=0, target=target, begun_at=world.now)
+        assert world.run(move).outcome == "done"
+        assert dict(world.job.held_on) == dict(target.gpus_on)
+    numbers = [order.number for order in world.orders]
+    assert numbers == sorted(set(numbers))
