@@ -144,18 +144,19 @@ class LiveMover:
     def clean(self, snapshot: Snapshot) -> None:
         """End the satellites that are left over: their job is gone, or does not know them."""
         now = self._clock()
-        moving = {move.job for move in self.open()}
+        orders = {move.job: move.order.number for move in self.open() if move.order is not None}
         wrong = [(job, "its job does not run any more") for job in stale(snapshot)]
         for base in snapshot.jobs.values():
-            told = self._told(base) if base.satellites and base.id not in moving else None
+            told = self._told(base) if base.satellites else None
             if told is None:
-                continue  # it is moving, or nobody knows what it wants
+                continue  # nobody knows what it wants
             live = told.received.message
             assert isinstance(live, Live)
             wrong += [
                 (job, f"job {base.id} does not know it")
                 for job in base.satellites
                 if str(job.id) not in live.parts and now - max(job.submitted, job.started) > GRACE
+                if (tie := Tie.of(job)) is None or tie.order != orders.get(base.id)
             ]
         for job, why in wrong:
             if now - self._cancelled.get(job.id, 0.0) < AGAIN:

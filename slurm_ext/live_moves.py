@@ -159,8 +159,14 @@ def advance(
 
 
 def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveLimits) -> LiveMove:
-    if evidence.said is None or not evidence.said.able:
-        return _end(move, "abandoned: the job does not take orders now")
+    until = move.deadline if move.deadline is not None else move.begun_at + limits.room
+    if evidence.said is None:
+        # We may have been started just now, and not have heard the agents yet.
+        if evidence.now < until:
+            return replace(move, deadline=until)
+        return _end(move, "expired: nothing was heard of the job's launcher; it runs on")
+    if not evidence.said.able:
+        return _end(move, "abandoned: the job does not take orders any more")
     if not move.target.covers(Placement.of(job.gpus_on)):
         return _end(move, "abandoned: the job's own GPUs are not among the wanted ones")
     if dict(job.held_on) == dict(move.target.gpus_on) and all(
@@ -172,9 +178,8 @@ def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveL
     number = ORDERS_A_MOVE * move.id + move.orders
     order = next_order(job, move.target, evidence.free, number=number)
     if order is None:
-        began = move.deadline if move.deadline is not None else move.begun_at + limits.room
-        if evidence.now < began:
-            return replace(move, deadline=began)
+        if evidence.now < until:
+            return replace(move, deadline=until)
         return _end(move, f"expired: {_where(move)} did not become free; it runs on")
     return replace(
         move,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-SAMPLES = 1500  # of an epoch, in counted_digits.py
+SAMPLES, BATCH = 1500, 96  # of an epoch and of a step, in counted_digits.py
 EPOCHS = 40
 LAST_POINT = 16  # a live move passes fewer points at which onesd may die than this
 SETTINGS = """
@@ -71,13 +71,21 @@ class Live:
 
     def workers(self, job: int, user: str = "alice") -> int:
         """How many train, by their own launcher's word."""
-        status = (
+        status = self.status(job, user)
+        return int(status["workers"]) if status else 0
+
+    def status(self, job: int, user: str = "alice") -> dict[str, Any] | None:
+        """What the job's launcher says of itself; None where it doesn't answer."""
+        order = (
             "/opt/ones/bin/python -m ones.slurm_ext.runtime.live.orders"
             f' /home/{user}/ones-checkpoints/{job}/live \'{{"op": "status"}}\''
         )
         node = self.steering.slurm(job, "batchhost")
-        done = self.cluster.run(node, status, user, check=False)
-        return int(json.loads(done.stdout)["workers"]) if done.returncode == 0 else 0
+        done = self.cluster.run(node, order, user, check=False) if node else None
+        if done is None or done.returncode != 0:
+            return None
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
     def satellites(self) -> list[int]:
         """Jobs that are alive and are satellites."""
@@ -93,7 +101,7 @@ class Live:
     def account(self, job: int, user: str = "alice") -> list[dict[str, Any]]:
         """What the workers wrote: each step that they committed, and their samples of it."""
         text = self.cluster.run("ctl", f"cat /home/{user}/seen-{job}/*").stdout
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
 @pytest.fixture
@@ -118,6 +126,7 @@ def charged(cluster: Cluster, jobs: list[int]) -> float:
 
 def check_account(lines: list[dict[str, Any]], epochs: int) -> None:
     """Every sample of every epoch was seen exactly once."""
+    lines = [line for line in lines if line["committed"]]
     for epoch in range(epochs):
         seen = Counter(number for line in lines if line["epoch"] == epoch for number in line["ids"])
         assert seen == Counter(range(SAMPLES)), f"epoch {epoch}"
@@ -132,10 +141,10 @@ def test_a_job_goes_from_1_to_4_to_2_to_8_to_3_gpus_and_no_survivor_is_restarted
     for gpus in (4, 2, 8, 3):
         live.resize(job, gpus)
     assert [one["job"] for one in live.steering.ask("jobs")["jobs"]] == [job]
-    live.steering.wait(job, ["COMPLETED"], within=150)
+    live.steering.wait(job, ["COMPLETED"], within=300)
     live.none_left()
 
-    lines = live.account(job)
+    lines = [line for line in live.account(job) if line["committed"]]
     check_account(lines, EPOCHS)
     assert {line["workers"] for line in lines} >= {1, 2, 3, 4, 8}
     # Each process trains without a gap from its first step to its last.
@@ -157,7 +166,7 @@ def test_a_job_goes_from_1_to_4_to_2_to_8_to_3_gpus_and_no_survivor_is_restarted
     assert life["gpu_seconds"] == charged(live.cluster, [job, *parts]) > 0
 
     plain = live.submit(str(EPOCHS), "0.0")
-    live.steering.wait(plain, ["COMPLETED"], within=120)
+    live.steering.wait(plain, ["COMPLETED"], within=300)
     losses = [live.steering.result("alice", each)["loss"] for each in (job, plain)]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
@@ -262,7 +271,7 @@ def test_where_the_jobs_own_gpus_must_go_it_is_restarted_and_its_satellites_leav
     life = live.steering.ask("job", str(job))
     assert len(life["runs"]) == 2
     assert [move["kind"] for move in life["moves"]] == ["start", "live", "resize"]
-    live.steering.wait(job, ["COMPLETED"], within=150)
+    live.steering.wait(job, ["COMPLETED"], within=300)
     last = max(int(line["at"]) for line in live.account(job))
     assert last < EPOCHS * SAMPLES
     assert live.steering.result("alice", job)["samples"] == EPOCHS * SAMPLES

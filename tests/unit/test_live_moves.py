@@ -215,11 +215,22 @@ def test_whatever_else_happens_to_the_job_ends_the_move(
     assert world.step(move).outcome == word
 
 
-def test_a_job_that_is_silent_or_whose_own_gpus_must_go_is_not_moved_live() -> None:
+def test_a_job_whose_own_gpus_must_go_or_whose_training_is_over_is_not_moved_live() -> None:
     world = World(a_live_job(n1=2))
     assert "own GPUs" in world.step(a_move(n1=1, n2=4)).outcome
-    world.said = None
+    world.said = Said(at=0.0, able=False, order=0, state="idle")
     assert "does not take orders" in world.step(a_move(n1=3)).outcome
+
+
+def test_it_waits_for_the_launchers_word_and_not_for_ever() -> None:
+    world = World(a_live_job(n1=1))
+    world.said = None
+    move = world.step(a_move(n1=2))
+    assert (move.step, move.outcome) == ("begun", "")
+    world.say("idle", 0)
+    assert world.run(move).outcome == "done"
+    world.said = None
+    assert "nothing was heard" in world.run(a_move(n1=3)).outcome
 
 
 def test_only_whole_satellites_are_kept_and_as_many_gpus_as_they_can_be() -> None:

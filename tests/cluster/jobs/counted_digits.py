@@ -3,8 +3,8 @@
 usage: counted_digits.py EPOCHS SECONDS [HIDDEN]
 
 SECONDS: that a step takes on one GPU, shared by all. Lines of the files in `seen-JOB`:
-{"epoch", "at": the position before the step, "ids", "pid", "workers"}; a line is written when the
-step is committed. A step that was lost in a crash leaves no line.
+{"epoch", "at": the position before the step, "ids", "pid", "workers", "committed"}; one is written
+before job.step(), and another one after it where the step counts. One lost in a crash does not.
 """
 
 import json
@@ -73,11 +73,12 @@ def main() -> None:
                     "restarts": int(restarts),
                     "time": time.time(),
                 }
+                account.write(json.dumps({**said, "committed": False}) + "\n")
                 try:
                     job.step(loss=loss)
                 finally:  # a worker that leaves ends in there
                     if job.samples > before:
-                        account.write(json.dumps(said) + "\n")
+                        account.write(json.dumps({**said, "committed": True}) + "\n")
     if job.rank == 0:
         with torch.no_grad():
             answers = network(images)
