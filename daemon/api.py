@@ -24,7 +24,9 @@ from ones.daemon import munge, needs, views
 from ones.daemon.controller import Controller
 from ones.daemon.wire import (
     AGENT_PURPOSE,
+    CREDENTIAL,
     CTL_PURPOSE,
+    HEARD_PURPOSE,
     LEASE_PURPOSE,
     Heard,
     Live,
@@ -102,7 +104,15 @@ class Api:
         leases = [
             lease for job in sorted(jobs) if (lease := self._controller.lease(job)) is not None
         ]
-        return _json(Heard(leases=tuple(leases)))
+        if not any(lease.order for lease in leases):
+            return _json(Heard(leases=tuple(leases)))
+        answer = msgspec.json.encode(Heard(leases=tuple(leases)))
+        try:
+            credential = await asyncio.to_thread(munge.sign, HEARD_PURPOSE, report.node, answer)
+        except munge.MungeError as fault:
+            raise web.HTTPServiceUnavailable(reason=str(fault).splitlines()[0]) from None
+        headers = {CREDENTIAL: credential}
+        return web.Response(body=answer, content_type="application/json", headers=headers)
 
     async def _lease(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
@@ -112,7 +122,8 @@ class Api:
         lease = self._controller.lease(int(job))
         if lease is None:
             return _json({"error": f"job {job} is not elastic, or not known yet"}, status=404)
-        return web.Response(body=msgspec.json.encode(lease), content_type="application/json")
+        # Orders come with answers to reports only, and signed.
+        return _json(msgspec.structs.replace(lease, order=None))
 
     def _trusted_agent(self, request: web.Request, purpose: str, node: str, body: bytes) -> None:
         uid = self._verified(request, purpose, node, body)

@@ -130,6 +130,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     heartbeat: str = "/run/ones/heartbeat"
     checkpoint_signal: Literal["USR1", "USR2", "HUP", "CONT"] = "USR1"
     agent_user: str = "root"  # whose munge credentials agents report with, besides our own
+    controller_user: str = "ones"  # whose munge credentials onesd signs orders with
     keep_days: Annotated[float, msgspec.Meta(gt=0)] = 90.0
     slurm: SlurmConfig = SlurmConfig()
     agent: AgentConfig = AgentConfig()

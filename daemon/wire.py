@@ -147,4 +147,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 AGENT_PURPOSE = "ones-agent-report"
 LEASE_PURPOSE = "ones-lease"
+HEARD_PURPOSE = "ones-heard"  # onesd's own: an answer that carries orders
+CREDENTIAL = "Ones-Credential"  # the header of such an answer
 CTL_PURPOSE = "ones-ctl"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pwd
 import re
 import signal
 import socket
@@ -18,7 +19,7 @@ import click
 from ones.daemon.agent.metrics import serve
 from ones.daemon.agent.node import NodeAgent
 from ones.daemon.agent.nvml import Nvml
-from ones.daemon.agent.push import Onesd
+from ones.daemon.agent.push import Onesd, signed_by
 from ones.daemon.agent.sampler import Sampler
 from ones.daemon.config import Config, ConfigError, load_config
 from ones.daemon.journal import setup_logging
@@ -60,7 +61,9 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
             version=_version(),
             config=config.agent,
             sampler=sampler,
-            onesd=Onesd(session, config.controller, node),
+            onesd=Onesd(
+                session, config.controller, node, trust=signed_by(_uids(config.controller_user))
+            ),
         )
         server = await agent.open()
         try:
@@ -95,6 +98,16 @@ def _node_name(given: str | None) -> str:
     if not _NODE.fullmatch(name):
         raise OnesError(f"'{name}' is no node name; give Slurm's with --node")
     return name
+
+
+def _uids(controller_user: str) -> set[int]:
+    """Who may have signed orders: onesd's user, where this node knows him, root, and our own."""
+    known = {0, os.geteuid()}
+    try:
+        return known | {pwd.getpwnam(controller_user).pw_uid}
+    except KeyError:
+        log.warning("no user %s here: no job is resized live; see controller_user", controller_user)
+        return known
 
 
 def _version() -> str:

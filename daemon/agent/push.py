@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import aiohttp
 import msgspec
 
 from ones.daemon import munge
-from ones.daemon.wire import AGENT_PURPOSE, LEASE_PURPOSE, Heard, Lease, NodeReport
+from ones.daemon.wire import (
+    AGENT_PURPOSE,
+    CREDENTIAL,
+    HEARD_PURPOSE,
+    LEASE_PURPOSE,
+    Heard,
+    Lease,
+    NodeReport,
+)
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
@@ -26,6 +35,8 @@ JITTER = 0.1  # of the interval, so that a cluster's agents don't speak as one
 MOST_ANSWER = 65536
 
 Sign = Callable[[str, str, bytes], str]  # purpose, subject, body -> credential
+# credential, purpose, subject, body -> whether onesd has signed it. Raises MungeError.
+Trust = Callable[[str, str, str, bytes], bool]
 
 
 class ControllerError(OnesError):
@@ -41,42 +52,66 @@ class Onesd:
         controller: str,
         node: str,
         sign: Sign = munge.sign,
+        trust: Trust | None = None,
     ) -> None:
         self._session = session
         self._controller = controller
         self._node = node
         self._sign = sign
+        self._trust = trust if trust is not None else signed_by({0, os.geteuid()})
+        self._doubted = ""
 
     async def send(self, report: NodeReport) -> tuple[Lease, ...]:
         """Push a report; the leases that may have changed. Raises ControllerError."""
         body = msgspec.json.encode(report)
-        answer = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
-        if answer is None:
+        found = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
+        if found is None:
             raise self._fault("takes no reports; is it another program, or of another release?")
+        answer, credential = found
         try:
-            return msgspec.json.decode(answer, type=Heard).leases
+            leases = msgspec.json.decode(answer, type=Heard).leases
         except msgspec.DecodeError:
             return ()  # it has taken the report, and leases come with every answer
+        if any(lease.order for lease in leases) and not await self._trusted(answer, credential):
+            return tuple(msgspec.structs.replace(lease, order=None) for lease in leases)
+        return leases
+
+    async def _trusted(self, answer: bytes, credential: str) -> bool:
+        """Whether orders to jobs in an answer are onesd's own; told once where they are not."""
+        try:
+            good = await asyncio.to_thread(
+                self._trust, credential, HEARD_PURPOSE, self._node, answer
+            )
+            doubt = "" if good else "another user has signed it; see controller_user"
+        except munge.MungeError as fault:
+            good, doubt = False, str(fault)
+        if doubt and doubt != self._doubted:
+            log.warning(
+                "orders to jobs in an answer of %s are left out: %s", self._controller, doubt
+            )
+        self._doubted = doubt
+        return good
 
     async def lease(self, job: int) -> Lease | None:
         """What onesd gave the job, None where it knows nothing of it; raises ControllerError."""
         path, subject = f"/v1/lease/{job}", str(job).encode()
         try:
             async with asyncio.timeout(LEASE_TIMEOUT):
-                answer = await self._ask("GET", path, LEASE_PURPOSE, None, signed=subject)
+                found = await self._ask("GET", path, LEASE_PURPOSE, None, signed=subject)
         except TimeoutError:
             raise self._fault(f"no answer within {LEASE_TIMEOUT} s") from None
-        if answer is None:
+        if found is None:
             return None
         try:
-            return msgspec.json.decode(answer, type=Lease)
+            lease = msgspec.json.decode(found[0], type=Lease)
+            return msgspec.structs.replace(lease, order=None)
         except msgspec.DecodeError as fault:
             raise self._fault(f"answers what is no lease: {fault}") from None
 
     async def _ask(
         self, method: str, path: str, purpose: str, body: bytes | None, *, signed: bytes
-    ) -> bytes | None:
-        """One request; None for 404."""
+    ) -> tuple[bytes, str] | None:
+        """One request: the answer and its credential, if it has one; None for 404."""
         try:
             credential = await asyncio.to_thread(self._sign, purpose, self._node, signed)
         except munge.MungeError as fault:
@@ -95,7 +130,7 @@ class Onesd:
                     return None
                 if answer.status != 200:
                     raise self._fault(f"refuses: {_error(text) or answer.reason}")
-                return text
+                return text, answer.headers.get(CREDENTIAL, "")
         except TimeoutError:
             raise self._fault(f"no answer within {PUSH_TIMEOUT:g} s") from None
         except (aiohttp.ClientError, OSError) as fault:
@@ -169,6 +204,15 @@ class Pusher:
     def _pause(self) -> float:
         backoff = min(MOST_BACKOFF, max(1, self._failures))
         return self._interval * backoff * (1 + JITTER * (2 * random.random() - 1))
+
+
+def signed_by(uids: Collection[int]) -> Trust:
+    """Trust in what munged says that one of these users has signed."""
+
+    def trust(credential: str, purpose: str, subject: str, body: bytes) -> bool:
+        return munge.verify(credential, purpose, subject, body).uid in uids
+
+    return trust
 
 
 def _error(text: bytes) -> str:

@@ -12,11 +12,15 @@ import msgspec
 from aiohttp import web
 
 from ones.daemon.agent.push import Onesd
-from ones.daemon.wire import Heard, Lease, NodeReport
+from ones.daemon.wire import CREDENTIAL, HEARD_PURPOSE, Heard, Lease, NodeReport
 
 
 def seal(purpose: str, subject: str, body: bytes) -> str:
     return f"{purpose}|{subject}|{hashlib.sha256(body).hexdigest()}"
+
+
+def trust(credential: str, purpose: str, subject: str, body: bytes) -> bool:
+    return credential == seal(purpose, subject, body)
 
 
 class Controller:
@@ -26,6 +30,7 @@ class Controller:
         self.reports: list[NodeReport] = []
         self.leases: dict[int, Lease] = {}
         self.changed: tuple[Lease, ...] = ()  # told with every answer to a report
+        self.signature = True  # whether those answers are signed
         self.refusal = 0
         self.hang = 0.0
 
@@ -36,7 +41,9 @@ class Controller:
         if self.refusal:
             return web.json_response({"error": "not\ntoday"}, status=self.refusal)
         self.reports.append(msgspec.json.decode(body, type=NodeReport))
-        return web.Response(body=msgspec.json.encode(Heard(leases=self.changed)))
+        answer = msgspec.json.encode(Heard(leases=self.changed))
+        signed = {CREDENTIAL: seal(HEARD_PURPOSE, "n1", answer)} if self.signature else None
+        return web.Response(body=answer, headers=signed)
 
     async def lease(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
@@ -62,5 +69,5 @@ async def served(controller: Controller) -> AsyncIterator[Onesd]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     async with aiohttp.ClientSession() as session:
-        yield Onesd(session, f"127.0.0.1:{port}", "n1", seal)
+        yield Onesd(session, f"127.0.0.1:{port}", "n1", seal, trust)
     await runner.cleanup()

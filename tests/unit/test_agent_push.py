@@ -13,7 +13,7 @@ from agent_onesd import Controller, served
 from ones.daemon.agent import push
 from ones.daemon.agent.push import ControllerError, Onesd, Pusher
 from ones.daemon.munge import MungeError
-from ones.daemon.wire import Lease, NodeReport
+from ones.daemon.wire import Lease, LiveOrder, NodeReport
 
 
 def a_report(number: float = 0) -> NodeReport:
@@ -44,6 +44,21 @@ def test_a_lease_is_fetched_and_an_unknown_job_has_none() -> None:
         assert await onesd.lease(8) is None
 
     with_onesd(work)
+
+
+def test_orders_to_jobs_are_taken_from_a_signed_answer_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(controller: Controller, onesd: Onesd) -> None:
+        order = LiveOrder(number=700, restarts=0)
+        controller.changed = (Lease(job=7, batch=64, order=order),)
+        assert await onesd.send(a_report()) == controller.changed
+        controller.signature = False
+        (lease,) = await onesd.send(a_report())
+        assert (lease.batch, lease.order) == (64, None)
+
+    with_onesd(work)
+    assert "another user has signed it" in caplog.text
 
 
 def test_a_slow_controller_does_not_hold_up_a_jobs_start(monkeypatch: pytest.MonkeyPatch) -> None:
