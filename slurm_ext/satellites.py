@@ -26,9 +26,14 @@ class Tie:
     @classmethod
     def of(cls, job: JobRecord) -> Tie | None:
         """None for a job that is no satellite."""
-        if not job.is_satellite:
+        return cls.read(job.admin_comment)
+
+    @classmethod
+    def read(cls, admin_comment: str) -> Tie | None:
+        """None where there is no mark of a satellite that can be read."""
+        if not admin_comment.startswith(SATELLITE_MARK):
             return None
-        match = _TIE.fullmatch(job.admin_comment.removeprefix(SATELLITE_MARK))
+        match = _TIE.fullmatch(admin_comment.removeprefix(SATELLITE_MARK))
         return None if match is None else cls(int(match[1]), int(match[2]), int(match[3]))
 
 

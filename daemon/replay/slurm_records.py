@@ -20,6 +20,7 @@ from ones.daemon.replay.workload import TraceJob
 from ones.policies.model import Seconds
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.tres import gpus_by_type
 
 UNKNOWN = ("", "Unknown", "None", "N/A", "0", "INVALID")
@@ -36,6 +37,7 @@ class _Record:
     user: str
     account: str
     mark: Mark | None
+    base: str  # the job whose satellite it is, or ''
     submitted: Seconds
     runs: list[tuple[int, Seconds]]  # GPUs and time of each
 
@@ -68,17 +70,26 @@ def is_parsable(text: str) -> bool:
 def jobs(path: Path, text: str, note: Callable[[str], None]) -> Iterator[tuple[Row, TraceJob]]:
     """The jobs that ran on GPUs and have ended. Raises TraceError."""
     records: dict[str, _Record] = {}
+    parts: list[_Record] = []
     left_out = 0
     runs = _from_json(path, text) if text.lstrip().startswith("{") else _from_table(path, text)
     for key, record in runs:
         gpus, seconds = record.runs[0]
         if not gpus or seconds <= 0:
             left_out += 1
+        elif record.base:
+            parts.append(record)
         elif key in records:
             records[key].runs += record.runs
             records[key].submitted = min(records[key].submitted, record.submitted)
         else:
             records[key] = record
+    for part in parts:
+        # A job that was resized live ran on these GPUs as well.
+        if part.base in records:
+            records[part.base].runs += part.runs
+        else:
+            left_out += 1
     earliest = min((record.submitted for record in records.values()), default=0.0)
     for record in records.values():
         yield record.row, record.job(earliest)
@@ -111,10 +122,16 @@ def _from_table(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
                 user=row.cells.get("User", "").strip(),
                 account=row.cells.get("Account", "").strip(),
                 mark=Mark.parse(row.cells.get("AdminComment", "")),
+                base=_base(row.cells.get("AdminComment", "")),
                 submitted=submitted,
                 runs=[(_gpus(row.cells["AllocTRES"]), 0.0 if unfinished else _seconds(row))],
             ),
         )
+
+
+def _base(admin_comment: str) -> str:
+    tie = Tie.read(admin_comment)
+    return "" if tie is None else str(tie.base)
 
 
 def _seconds(row: Row) -> Seconds:
@@ -196,6 +213,7 @@ def _from_json(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
                 user=str(job.get("user") or ""),
                 account=str(job.get("account") or ""),
                 mark=Mark.parse(said) if isinstance(said, str) else None,
+                base=_base(said) if isinstance(said, str) else "",
                 submitted=submitted,
                 runs=[
                     (_allocated(path, where, job), ended - started if started and ended else 0.0)

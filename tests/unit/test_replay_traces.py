@@ -333,6 +333,17 @@ def test_the_runs_of_a_resized_job_count_together(tmp_path: Path) -> None:
     assert run_seconds(job, "any", 2) == pytest.approx(600 + 300 * speedup(4) / speedup(2))
 
 
+def test_satellites_are_parts_of_their_job_and_no_jobs(tmp_path: Path) -> None:
+    mark, part = "ONES1:sizes=1-8;request=2;held=1", "ONES1S:base=8;restarts=0;order=100"
+    text = SACCT + (
+        f"8|grow|bob|lab|100|600|COMPLETED|gres/gpu=2|{mark}\n"
+        f"9|grow|bob|lab|200|300|COMPLETED|gres/gpu=2|{part}\n"
+    )
+    job = only(read(tmp_path, text))
+    assert job.requested == 2
+    assert run_seconds(job, "any", 2) == pytest.approx(900)
+
+
 @pytest.mark.parametrize(
     ("heading", "line", "said"),
     [
