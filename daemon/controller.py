@@ -218,6 +218,8 @@ class Controller:
             fixed = f"{move.kind} under way"
         elif placement is not None and not fixed and self._live.able(record):
             keeps = Placement.of(record.gpus_on)
+        elif placement is not None and not fixed and (silent := self._live.silent(record)):
+            fixed = silent
         elif placement is not None and not fixed and not self._learning.ready(record):
             fixed = "it has not yet said that it can save a checkpoint"
         return replace(

@@ -25,6 +25,7 @@ from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
 SILENCE = 30.0  # seconds without a word after which a launcher is not relied on
+PATIENCE = 120.0  # seconds without one after which the job is taken for one that must restart
 GRACE = 20.0  # seconds that a satellite has to become known to its job
 AGAIN = 10.0  # seconds between two attempts to end a satellite
 STEPS_A_TICK = 4
@@ -51,6 +52,7 @@ class LiveMover:
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
+        self._since = clock()
         self._cancelled: dict[int, float] = {}
 
     def open(self) -> list[LiveMove]:
@@ -64,7 +66,24 @@ class LiveMover:
     def able(self, record: JobRecord) -> bool:
         """Whether the job can be resized live now, by the fresh word of its launcher."""
         said = self._said(record)
+        if said is not None:
+            heard = said.at if said.able else 0.0
+            row = {"job": record.id, "restarts": record.restarts, "heard": heard}
+            self._store.put("live", [row])
         return said is not None and said.able
+
+    def silent(self, record: JobRecord) -> str:
+        """Why a job that could be resized live a moment ago is left alone now, or ''.
+
+        After a start of ours the agents need a moment to tell us: it isn't restarted for that.
+        """
+        row = self._store.row(
+            "SELECT heard FROM live WHERE job = ? AND restarts = ?", record.id, record.restarts
+        )
+        if row is None or not row["heard"]:
+            return ""
+        quiet = self._clock() - max(row["heard"], self._since)
+        return f"its launcher was not heard for {quiet:.0f} s" if quiet < PATIENCE else ""
 
     def begin(self, move: Move, record: JobRecord) -> None:
         """Write a live move into the journal; the next tick gives its first order."""

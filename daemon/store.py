@@ -83,6 +83,7 @@ _MIGRATIONS = (
         ordered INTEGER NOT NULL, started REAL, ended REAL, nodes TEXT NOT NULL DEFAULT '',
         gpus INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL);
     CREATE INDEX satellites_by_base ON satellites(base, job);
+    CREATE TABLE live(job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, heard REAL NOT NULL);
     ALTER TABLE restart_costs ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
     """,
 )
@@ -176,7 +177,7 @@ class Store:
         """Drop the history of what ended before that time."""
         with self.transaction():
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
-            for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
+            for table in ("runs", "reports", "leases", "live", "holds", "moves", "decisions"):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
             self.write(f"DELETE FROM satellites WHERE base IN {ended}", before)
             for table in (

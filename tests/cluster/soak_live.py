@@ -44,8 +44,7 @@ from steering import Steering  # noqa: E402
 from test_live import BATCH, SAMPLES, Live  # noqa: E402
 
 SIZES = (1, 2, 3, 4, 6, 8)
-EPOCHS = 80
-SECONDS = 0.4  # of a step on one GPU
+EPOCHS = 150
 PATIENCE = 120.0  # seconds for a size to be reached, whatever was killed
 FAULTS = ("onesd", "agent", "satellite's ones-run", "satellite's job", "ones-run")
 FAULT_EVERY = 4  # resizes, on the average
@@ -118,7 +117,7 @@ class Soak:
     def train(self) -> None:
         """One job from its start to its end."""
         self.cluster.run("ctl", "rm -f /run/ones/asked.json")
-        job = self.live.submit(str(EPOCHS), str(SECONDS))
+        job = self.live.submit(str(EPOCHS))
         try:
             self.until(lambda: self.live.workers(job) == 1, f"job {job} training")
             while self.found.resizes < self.wanted and self.runs(job):
