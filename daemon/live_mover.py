@@ -26,7 +26,7 @@ from ones.slurm_ext.snapshot import JobRecord, Snapshot
 log = logging.getLogger(__name__)
 SILENCE = 30.0  # seconds without a word after which a launcher is not relied on
 PATIENCE = 120.0  # seconds without one after which the job is taken for one that must restart
-GRACE = 20.0  # seconds that a satellite has to become known to its job
+GRACE = 20.0  # seconds that a satellite may be unknown to its job
 AGAIN = 10.0  # seconds between two attempts to end a satellite
 STEPS_A_TICK = 4
 
@@ -54,6 +54,7 @@ class LiveMover:
         self._clock = clock
         self._since = clock()
         self._cancelled: dict[int, float] = {}
+        self._unknown: dict[int, float] = {}  # satellite -> since when its job does not know it
 
     def open(self) -> list[LiveMove]:
         """The live moves under way, oldest first."""
@@ -174,9 +175,13 @@ class LiveMover:
             wrong += [
                 (job, f"job {base.id} does not know it")
                 for job in base.satellites
-                if str(job.id) not in live.parts and now - max(job.submitted, job.started) > GRACE
+                if str(job.id) not in live.parts
                 if (tie := Tie.of(job)) is None or tie.order != orders.get(base.id)
+                # It may be about to come, or to leave.
+                if now - self._unknown.setdefault(job.id, now) > GRACE
             ]
+            for part in live.parts:
+                self._unknown.pop(int(part), None)
         for job, why in wrong:
             if now - self._cancelled.get(job.id, 0.0) < AGAIN:
                 continue
@@ -187,6 +192,7 @@ class LiveMover:
                 log.warning("satellite %d: %s", job.id, fault)
             else:
                 log.info("satellite %d: cancelled: %s", job.id, why)
+        self._unknown = {job: at for job, at in self._unknown.items() if job in snapshot.jobs}
         self._cancelled = {job: at for job, at in self._cancelled.items() if job in snapshot.jobs}
 
     def promised(self, snapshot: Snapshot) -> dict[str, int]:

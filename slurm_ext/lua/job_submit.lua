@@ -330,7 +330,11 @@ local function admit_satellite(job, submit_uid, number_of, restarts, order)
     if elastic_value(job) then
         refuse("a satellite of job %s is resized with that job; drop --elastic", number_of)
     end
-    job.account, job.qos, job.partition = base.account, base.qos, base.partition
+    for _, field in ipairs({ "account", "qos", "partition" }) do
+        if base[field] and base[field] ~= "" then
+            job[field] = base[field]  -- a site without accounting has none
+        end
+    end
     local ends = number(base.end_time)
     if ends and ends > 0 and ends < 0x7fffffff then
         local left = math.floor((ends - os.time()) / 60)

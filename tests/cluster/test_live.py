@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 SAMPLES, BATCH = 500, 96  # of an epoch and of a step, in counted_digits.py
-EPOCHS = 40
+EPOCHS = 80
 LAST_POINT = 16  # a live move passes fewer points at which onesd may die than this
 SETTINGS = """
 round = 2.0
@@ -60,7 +60,7 @@ class Live:
         self.ask_for(job, gpus)
         self.has(job, gpus)
 
-    def has(self, job: int, gpus: int, *, within: float = 60) -> None:
+    def has(self, job: int, gpus: int, *, within: float = 120) -> None:
         """Wait until Slurm and the training both say so."""
 
         def so() -> bool:
