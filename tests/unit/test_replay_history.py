@@ -68,7 +68,7 @@ def test_the_database_of_onesd_is_a_history(tmp_path: Path) -> None:
     measured = {"gpu_type": "t4", "nodes": 1, "gpus": 2, "batch": 64, "step_seconds": 0.5}
     store.put("observations", [{**row, **measured}])
     store.put("finished", [{**row, "samples": 5000.0}])
-    store.write("INSERT INTO restart_costs VALUES(2.0, 7, 'ada/train', 12.0)")
+    store.write("INSERT INTO restart_costs VALUES(2.0, 7, 'ada/train', 12.0, 0)")
     store.close()
     found = load(file)
     assert list(found.of_family("ada/train").lengths) == [5000.0]
