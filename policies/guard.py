@@ -180,13 +180,14 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
     if outlook is None or job.placement is None:
         return "nothing is known of its speed yet"
     cost = outlook.restart_cost
+    what = "a restart" if job.keeps is None else "a live resize"
     if _grows(move, job):
         if move.gain < (limits.min_gain - 1.0) * cost:
-            return f"would end {move.gain:.0f} s sooner; a restart costs {cost:.0f} s"
+            return f"would end {move.gain:.0f} s sooner; {what} costs {cost:.0f} s"
         return ""
     left = seconds_left_on(problem, job, job.placement)
     if left < limits.min_gain * cost:
-        return f"about {left:.0f} s to its end; a restart costs {cost:.0f} s"
+        return f"about {left:.0f} s to its end; {what} costs {cost:.0f} s"
     return ""
 
 
