@@ -4,7 +4,7 @@ usage: counted_digits.py EPOCHS
 
 Lines of the files in `seen-JOB`:
 {"epoch", "at": the position before the step, "ids", "pid", "workers", "committed"}; one is written
-before job.step(), and another one after it where the step counts. One lost in a crash does not.
+before a step, and another one after it where it counts. One lost in a crash does not.
 """
 
 import json
@@ -57,10 +57,6 @@ def main() -> None:
         for epoch in job.epochs(EPOCHS):
             for ids, x, y in loader:
                 before, workers = job.samples, job.world_size
-                loss = nn.functional.cross_entropy(model(x.to(job.device)), y.to(job.device))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
                 said = {
                     "epoch": epoch,
                     "at": before,
@@ -71,6 +67,10 @@ def main() -> None:
                     "time": time.time(),
                 }
                 account.write(json.dumps({**said, "committed": False}) + "\n")
+                loss = nn.functional.cross_entropy(model(x.to(job.device)), y.to(job.device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
                 try:
                     job.step(loss=loss)
                 finally:  # a worker that leaves ends in there
