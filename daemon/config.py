@@ -36,6 +36,15 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     writes_per_second: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 10.0
 
 
+class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What wakes a round before its time."""
+
+    wake: bool = True
+    socket: str = "/run/ones/events.sock"  # as in slurm_ext/hooks/ones_event.c
+    debounce: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 1.0
+    """Seconds from an event to the round for it: others that come meanwhile are served with it."""
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ones-agent does on a GPU node."""
 
@@ -122,6 +131,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_days: Annotated[float, msgspec.Meta(gt=0)] = 90.0
     slurm: SlurmConfig = SlurmConfig()
     agent: AgentConfig = AgentConfig()
+    events: EventsConfig = EventsConfig()
     guard: GuardConfig = GuardConfig()
     moves: MoveConfig = MoveConfig()
     estimator: EstimatorConfig = EstimatorConfig()

@@ -14,6 +14,7 @@ import numpy as np
 
 from ones.daemon.choice import Choice
 from ones.daemon.config import Config
+from ones.daemon.events import Events, unsettled
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
@@ -92,6 +93,7 @@ class Controller:
         self.inbox = Inbox()
         self.metrics = Metrics()
         self.wake = asyncio.Event()
+        self.events = Events(config.events, self.metrics)
         self.trouble = ""
         self.published = Round(
             number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=_NOTHING
@@ -273,6 +275,8 @@ class Controller:
             ignored=ignored,
             gap=plan.gap,
         )
+        if unsettled(snapshot):
+            self._loop.call_soon_threadsafe(self.events.happened, "completing")
         self.metrics.plan_gap.set(float("nan") if plan.gap is None else plan.gap)
         self._records.round(self.published, self.config, keep=self.config.keep_days * 86400)
         waiting = sum(1 for job in problem.jobs if job.placement is None)
@@ -296,9 +300,11 @@ class Controller:
         return self._mover.open()
 
     def hear(self, report: NodeReport) -> None:
-        """Take an agent's report; a fresh checkpoint is acted on at once."""
+        """Take an agent's report; a fresh checkpoint is acted on at once, a job's end soon."""
         if self.inbox.accept(report, now=self.clock()):
             self._loop.call_soon_threadsafe(self.wake.set)
+        if report.ended:
+            self._loop.call_soon_threadsafe(self.events.happened, "agent")
 
     def lease(self, job: int) -> Lease | None:
         """What the job's environment should say.

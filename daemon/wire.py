@@ -87,6 +87,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     gpus: tuple[GpuSample, ...] = ()
     received: tuple[Received, ...] = ()  # latest report and checkpoint of each job on this node
+    ended: tuple[int, ...] = ()  # jobs whose last process here went since onesd last heard us
     note: str = ""  # such as: no NVML here
 
 

@@ -26,6 +26,7 @@ from ones.daemon.wire import Checkpoint, Lease, NodeReport, Received, Report
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds between two looks at job folders, ended processes and XIDs
 WATCHDOG_TICKS = 10
+MOST_ENDED = 1000  # in one report
 LONGEST_PAUSE = 60.0  # after failures of ours
 
 
@@ -61,6 +62,7 @@ class NodeAgent:
         self._processes = Processes(proc, self._folders.owner)
         self._jobs = Jobs()
         self._told: set[tuple[int, str]] = set()
+        self._ended: set[int] = set()  # jobs of whose end onesd has not heard yet
         self._pusher = Pusher(
             onesd,
             self.report,
@@ -120,6 +122,7 @@ class NodeAgent:
             version=self._version,
             gpus=gpus,
             received=self._jobs.received(),
+            ended=tuple(sorted(self._ended)[-MOST_ENDED:]),
             note=note,
         )
 
@@ -130,6 +133,7 @@ class NodeAgent:
             urgent |= self._take_file(found)
         # After the folders: a job's last word may be its last deed.
         ended = self._jobs.bury(self._processes.alive, now=time.time())
+        self._ended.update(ended)
         urgent |= bool(ended) | await self._sampler.poll_errors()
         if urgent:
             self._pusher.soon()
@@ -214,6 +218,7 @@ class NodeAgent:
         self.metrics.pushes.labels("taken" if heard else "failed").inc()
         if heard:
             self._jobs.sent(report.received)
+            self._ended.difference_update(report.ended)
             self.metrics.last_push.set_to_current_time()
 
 
