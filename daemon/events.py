@@ -1,8 +1,8 @@
 """What happened in Slurm, heard at once: a reason to look again, and nothing else.
 
-The hooks of slurmctld (slurm_ext/hooks) send datagrams, the agents tell of jobs whose last process has
-ended. Nothing is ever believed of an event: a round reads everything again. So a lost one costs one
-period, a forged one a round, and a storm of them as many rounds as `pause` allows.
+The hooks of slurmctld (slurm_ext/hooks) send datagrams, the agents tell of jobs whose last process
+has ended. Nothing is ever believed of an event: a round reads everything again. So a lost one costs
+one period, a forged one a round, and a storm of them as many rounds as `pause` allows.
 """
 
 from __future__ import annotations

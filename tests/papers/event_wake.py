@@ -2,9 +2,9 @@
 
 usage: scripts/benchmark-events [--pairs N] [--round SECONDS]
 
-On the container cluster, with the policy fifo: a plain job holds all GPUs for a while, an elastic one
-waits. Both write down the time, one as its last deed, the other as its first. Both runs of a pair have
-blockers of the same length, drawn so that they end anywhere in a round.
+On the container cluster, with the policy fifo: a plain job holds all GPUs for a while, an elastic
+one waits. Both write down the time, one as its last deed, the other as its first. Both runs of a
+pair have blockers of the same length, drawn so that they end anywhere in a round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the measurements on the container cluster share: the cluster, clocks read in jobs, medians."""
+"""What measurements on the container cluster share: the cluster, clocks read in jobs, tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from steering import Steering  # noqa: E402
 
 @contextmanager
 def steered() -> Iterator[Steering]:
-    """A cluster of its own, or the one that $ONES_CLUSTER_NAME says is up; clean before and after."""
+    """A cluster of its own, or the running one that $ONES_CLUSTER_NAME names; clean before it."""
     cluster = Cluster(os.environ.get("ONES_CLUSTER_NAME", "ones-bench"))
     script = ROOT / "scripts/cluster"
     environment = {**os.environ, "ONES_CLUSTER_NAME": cluster.name}
