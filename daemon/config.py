@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ones.estimator.assess import Knowledge, Priors
+from ones.estimator.needs.estimate import Quality
 from ones.policies.gavel.rounds_settings import RoundSettings
 from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT, Policy
@@ -106,6 +107,18 @@ class SharingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allow: bool = False
 
 
+class NeedsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done with estimates of what jobs need; below this quality they are advice only."""
+
+    fill: bool = False  # ask for memory and CPUs where the user of an elastic job said nothing
+    lower_memory: bool = False  # ask for less memory than he said, where less is enough
+    least_runs: Annotated[int, msgspec.Meta(ge=1)] = 3
+    worst_error: Annotated[float, msgspec.Meta(gt=0, le=10)] = 0.3
+
+    def quality(self) -> Quality:
+        return Quality(least_runs=self.least_runs, worst_error=self.worst_error)
+
+
 class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each step of a move may take, in seconds."""
 
@@ -136,6 +149,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     moves: MoveConfig = MoveConfig()
     estimator: EstimatorConfig = EstimatorConfig()
     gavel: GavelConfig = GavelConfig()
+    needs: NeedsConfig = NeedsConfig()
     sharing: SharingConfig = SharingConfig()
 
     def make_policy(self) -> Policy:

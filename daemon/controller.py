@@ -15,6 +15,7 @@ import numpy as np
 from ones.daemon.choice import Choice
 from ones.daemon.config import Config
 from ones.daemon.events import Events, unsettled
+from ones.daemon.filling import Filling
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
@@ -102,7 +103,7 @@ class Controller:
         self._commands = commands
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
-        self.needs = NeedsBook(store, commands)
+        self.needs = NeedsBook(store, commands, quality=config.needs.quality())
         self._mover = Mover(
             store,
             Actuator(commands),
@@ -111,6 +112,7 @@ class Controller:
             self.metrics,
             limits=config.move_limits(),
             clock=clock,
+            filling=Filling(config.needs, self.needs, store, commands),
         )
         # A round and a tick never touch Slurm at the same time: one writer.
         self._one = threading.Lock()

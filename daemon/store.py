@@ -77,6 +77,11 @@ _MIGRATIONS = (
         PRIMARY KEY(job, restarts));
     CREATE INDEX needs_by_family ON needs(family, at);
     """,
+    """
+    CREATE TABLE fills(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, at REAL NOT NULL, memory INTEGER,
+        memory_asked INTEGER, cpus INTEGER, why TEXT NOT NULL, PRIMARY KEY(job, restarts));
+    """,
 )
 
 
@@ -168,7 +173,7 @@ class Store:
         """Drop the history of what ended before that time."""
         with self.transaction():
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
-            for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
+            for table in ("runs", "reports", "leases", "holds", "moves", "decisions", "fills"):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
             for table in (
                 "observations",

@@ -8,6 +8,7 @@ more, because an exit status of 0 does not mean that Slurm did what it was told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from ones.policies.model import Shape
@@ -108,7 +109,15 @@ class Actuator:
         if locked is None or locked.restarts != job.restarts:
             raise JobChanged(job.id, "is not the same any more")
         _expect_held(locked)
-        wanted = reshape_fields(job, layout, shape, cpus_per_gpu=gpus_in(raw["cpus_per_tres"]))
+        wanted = reshape_fields(
+            job,
+            layout,
+            shape,
+            cpus_per_gpu=gpus_in(raw["cpus_per_tres"]),
+            least_cpus=action.request.cpus or 0,
+        )
+        if action.request.memory is not None:
+            wanted["MinMemoryNode"] = str(action.request.memory)
         self._write(
             "scontrol",
             "update",
@@ -117,9 +126,11 @@ class Actuator:
             f"ReqNodeList={fold(action.target.nodes)}",
             "StartTime=now",  # a requeued job would begin two minutes late
         )
-        after = self._reread(job.id)
-        if after is not None and after.state == "PENDING":
+        found = self._read(job.id)
+        after = None if found is None else job_record(found)
+        if found is not None and after is not None and after.state == "PENDING":
             _verify(after, layout, shape, action.target.nodes)
+            _verify_memory(after, found, action.request.memory)
         return after
 
     def _release(self, job: JobRecord) -> JobRecord | None:
@@ -166,7 +177,7 @@ class Actuator:
 
 
 def reshape_fields(
-    job: JobRecord, layout: Layout, shape: Shape, *, cpus_per_gpu: int
+    job: JobRecord, layout: Layout, shape: Shape, *, cpus_per_gpu: int, least_cpus: int = 0
 ) -> dict[str, str]:
     """What one scontrol update has to say for a job to ask for `shape` in its own form.
 
@@ -175,7 +186,10 @@ def reshape_fields(
     refuses the one (BadConstraints) and derives tasks per node, for good, from the other.
     """
     tasks = layout.tasks_per_node(shape)
-    cpus = max(tasks * job.cpus_per_task, shape.gpus_per_node * cpus_per_gpu)
+    # Slurm can't place CPUs that belong to no task (BadConstraints): they are asked for by task.
+    filled = least_cpus and layout.form != "per_task"
+    per_task = ceil(least_cpus / tasks) if filled else job.cpus_per_task
+    cpus = max(tasks * per_task, shape.gpus_per_node * cpus_per_gpu)
     fields = {
         "NumNodes": f"{shape.nodes}-{shape.nodes}",
         "NumTasks": str(shape.nodes * tasks),
@@ -184,6 +198,8 @@ def reshape_fields(
     if layout.form == "per_task":
         return fields
     fields["MinCPUsNode"] = str(cpus)
+    if filled:
+        fields["CpusPerTask"] = str(per_task)
     fields["TresPerNode"] = replace_gpus(job.tres_per_node, layout.gpu(shape.gpus_per_node))
     if layout.form == "per_job":
         fields["TresPerJob"] = replace_gpus(job.tres_per_job, layout.gpu(shape.gpus))
@@ -209,6 +225,17 @@ def _verify(job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...]
     if faults:
         raise SlurmError(
             f"scontrol update JobId={job.id}", f"Slurm agreed, but it has {', '.join(faults)}"
+        )
+
+
+def _verify_memory(job: JobRecord, raw: Mapping[str, Any], wanted: int | None) -> None:
+    if wanted is None:
+        return
+    has = raw["memory_per_node"]
+    if not (has["set"] and has["number"] == wanted):
+        raise SlurmError(
+            f"scontrol update JobId={job.id}",
+            f"Slurm agreed, but it asks for {has['number']} MiB of each node, not {wanted}",
         )
 
 

@@ -169,6 +169,20 @@ local function own_request(job)
     return 0, 0, 0, nil
 end
 
+-- What the job's user said of memory and CPUs, for the mark: "no" where he said nothing, of memory
+-- the MiB of each node where he said that.
+local function named(job)
+    local memory = "no"
+    if job.min_mem_per_node then
+        memory = string.format("%d", job.min_mem_per_node)
+    elseif job.min_mem_per_cpu or (job.mem_per_tres or "") ~= "" then
+        memory = "yes"
+    end
+    local cpus = number(job.cpus_per_task) or number(job.pn_min_cpus) or (job.cpus_per_tres or "") ~= ""
+        or (job.tres_per_task or ""):match("cpu")
+    return memory, cpus and "yes" or "no"
+end
+
 -- What onesd last said, or nil where it said nothing that can be read:
 -- hold (whether to hold new jobs now) and the GPUs of each partition.
 local function read_heartbeat(now)
@@ -324,9 +338,10 @@ local function admit(job, part_list)
     local verdict = assess(job, part_list, value)
     -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
     -- at a size where both look alike.
-    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d", MARK,
+    local memory, cpus = named(job)
+    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s", MARK,
         verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
-        number(job.min_nodes) or 1)
+        number(job.min_nodes) or 1, memory, cpus)
     job.admin_comment = comment == "" and mark or mark .. " " .. comment
     job.requeue = 1
     if verdict.held then
