@@ -22,6 +22,8 @@ from ones.slurm_ext.moves import MoveLimits
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
 
+STAGE_FOLDER = "/var/tmp/ones-stage"  # as in slurm_ext/spank/stage_in.c
+
 Period = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 
 
@@ -119,6 +121,18 @@ class NeedsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return Quality(least_runs=self.least_runs, worst_error=self.worst_error)
 
 
+class StagingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Data that are brought to a job's nodes before it starts."""
+
+    folder: str = STAGE_FOLDER  # on each node's own disk; plugstack.conf's stage_folder
+    lead: Period = 1800.0  # begin when GPUs are foretold to be free in so many seconds
+    patience: Period = 600.0  # that staging may take before the job starts without
+    hold: Period = 300.0  # that the job waits for just the nodes with its data
+    most_gib: Annotated[float, msgspec.Meta(gt=0)] = 100.0  # of one job, on each node
+    keep_free: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # of the disk, that stays free
+    most_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # MB/s that one copy reads; 0: any
+
+
 class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each step of a move may take, in seconds."""
 
@@ -150,6 +164,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     estimator: EstimatorConfig = EstimatorConfig()
     gavel: GavelConfig = GavelConfig()
     needs: NeedsConfig = NeedsConfig()
+    staging: StagingConfig = StagingConfig()
     sharing: SharingConfig = SharingConfig()
 
     def make_policy(self) -> Policy:

@@ -22,6 +22,7 @@ from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
 from ones.daemon.records import Records
+from ones.daemon.staging import Gated, Staging, in_use
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
@@ -35,6 +36,7 @@ from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, to_release, waiting_
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
+from ones.slurm_ext.staging import StageJobs
 
 log = logging.getLogger(__name__)
 ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
@@ -104,6 +106,7 @@ class Controller:
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
         self.needs = NeedsBook(store, commands, quality=config.needs.quality())
+        self.staging = Staging(config.staging, store, StageJobs(commands))
         self._mover = Mover(
             store,
             Actuator(commands),
@@ -151,6 +154,8 @@ class Controller:
             priors=self.config.estimator.priors(),
             knowledge=self.config.estimator.knowledge(),
         )
+        gated = self._gate(problem, snapshot)
+        problem = replace(problem, jobs=gated.jobs)
         limits, history = self.config.guard.limits(), self._records.history(begun)
         number, policy = self.published.number + 1, self.choice.policy
         name = f"memory:{policy.name}"
@@ -162,20 +167,43 @@ class Controller:
             history=history,
             limits=limits,
         )
+        if gated.waiting:
+            ready = replace(problem, jobs=_started(problem.jobs, gated.waiting))
+            shadow = decide(
+                ready,
+                policy,
+                self.store.fact(name),
+                np.random.default_rng([self.config.seed, number]),
+                history=history,
+                limits=limits,
+            )
+            planned = {
+                move.job: move.target
+                for move in shadow.verdict.allowed
+                if move.kind == "start" and move.target is not None
+            }
+            self.staging.begin(gated.waiting, planned, ready, snapshot, now=begun)
         self.store.set_fact(name, decided.memory)
         decisions = self._act(decided.problem, decided.verdict, snapshot)
         if self.acts():
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
+            self.staging.tidy(snapshot, now=begun)
         self._record(
             number=number,
             begun=begun,
             snapshot=snapshot,
             problem=decided.problem,
-            plan=decided.plan,
+            plan=replace(decided.plan, idle={**decided.plan.idle, **gated.notes}),
             decisions=decisions,
             ignored=ignored,
         )
+
+    def _gate(self, problem: Problem, snapshot: Snapshot) -> Gated:
+        """Jobs that wait for their data are planned for later; not by one who only observes."""
+        if not self.acts():
+            return Gated(problem.jobs, {}, frozenset())
+        return self.staging.gate(problem.jobs, snapshot, now=problem.now)
 
     def _observe(self) -> Snapshot:
         begun = self.clock()
@@ -328,6 +356,11 @@ class Controller:
             checkpoint_signal=self.config.checkpoint_signal,
         )
 
+    def staged(self) -> tuple[tuple[int, ...], float]:
+        """The stage-in jobs whose data are still needed, and when Slurm was seen so."""
+        seen = self.published.snapshot
+        return in_use(seen), seen.taken
+
     def refresh_runs(self, jobs: Sequence[int]) -> None:
         """Read these jobs' runs from Slurm's accounting into the database."""
         self._records.refresh_runs(jobs)
@@ -386,6 +419,10 @@ class Controller:
             )
             self._operators = (self.clock(), names)
         return user in names
+
+
+def _started(jobs: Sequence[Job], which: frozenset[JobId]) -> tuple[Job, ...]:
+    return tuple(replace(job, startable=job.startable or job.id in which) for job in jobs)
 
 
 def _decision(move: Move, job: Job, verdict: str) -> Decision:

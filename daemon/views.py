@@ -186,6 +186,7 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
         runs=runs,
         moves=moves,
         refused=refused,
+        staged=controller.staging.told(number),
         requests=[{**row, "words": filling.words(row)} for row in fills],
     )
 
@@ -311,6 +312,8 @@ def explain(controller: Controller, number: int, only: str | None) -> Json:
         if int(move.job) == number:
             lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
     lines += [filling.words(row) for row in _fills(controller, number)[-1:]]
+    if staged := controller.staging.told(number):
+        lines.append(staged)
     outlook = last.problem.outlooks.get(this.id) if last.problem else None
     if outlook is None or last.problem is None:
         return _answer(lines=lines, sizes=[])

@@ -107,6 +107,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
     ok: bool = True
     leases: tuple[Lease, ...] = ()
+    staged: tuple[int, ...] = ()  # stage-in jobs whose data are still needed ...
+    staged_at: float = 0.0  # ... in Slurm as it was then; 0: not known
 
 
 AGENT_PURPOSE = "ones-agent-report"

@@ -25,6 +25,7 @@ class Mark:
     nodes: int | None = None
     memory: int | None = None  # MiB of each node, where it was asked for so
     left_out: frozenset[str] = frozenset()  # of memory and cpus, what its user said nothing of
+    stage: int | None = None  # the job that stages data in for it
 
     @classmethod
     def parse(cls, admin_comment: str) -> Mark | None:
@@ -59,6 +60,7 @@ class Mark:
             held=values["held"] == "1",
             tasks=_count(values, "tasks", least=0),
             nodes=_count(values, "nodes", least=1),
+            stage=_count(values, "stage", least=1),
             memory=None if values.get("mem") in (None, "no", "yes") else _memory(values),
             left_out=frozenset(
                 name

@@ -29,6 +29,7 @@ local ones = {}
 local HEARTBEAT = ONES_HEARTBEAT or "/run/ones/heartbeat"
 
 local MARK = "ONES1:"      -- as in slurm_ext/snapshot.py
+local STAGE_MARK = "ONES-STAGE1:"  -- as in slurm_ext/snapshot.py
 local LONGEST_TEXT = 256   -- as in policies/sizes.py
 local MOST_GPUS = 65536    -- as in policies/sizes.py
 local LONGEST_HEARTBEAT = 65536
@@ -272,19 +273,29 @@ local function check_kind(job)
     end
 end
 
--- The value of --elastic: "" for a bare one, nil without one.
+-- What the SPANK plugin says under that name: ELASTIC is "" for a bare --elastic, nil without one.
 -- Slurm hands the SPANK environment over as a list of NAME=VALUE, some versions as a map.
-local function elastic_value(job)
+local function spank_value(job, name)
     for key, entry in pairs(job.spank_job_env or {}) do
-        if key == "ELASTIC" then
+        if key == name then
             return tostring(entry)
         end
-        local value = type(entry) == "string" and entry:match("^ELASTIC=(.*)$")
+        local value = type(entry) == "string" and entry:match("^" .. name .. "=(.*)$")
         if value then
             return value
         end
     end
     return nil
+end
+
+-- The job that stages data in for this one, for the mark; "" where there is none of the same user.
+local function stage_of(job, uid)
+    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d+$")
+    local other = id and slurm.jobs and slurm.jobs[id]
+    if not other or other.user_id ~= uid or (other.admin_comment or ""):sub(1, #STAGE_MARK) ~= STAGE_MARK then
+        return ""
+    end
+    return ";stage=" .. id
 end
 
 -- Decide on an elastic job; returns what to write. Refuses by raising, changes nothing.
@@ -325,13 +336,17 @@ local function assess(job, part_list, value)
     return { sizes = write_sizes(counts, text), request = request, held = held }
 end
 
-local function admit(job, part_list)
+local function admit(job, part_list, uid)
     local comment = job.admin_comment or ""
-    if comment:sub(1, #MARK) == MARK then
+    if comment:sub(1, #MARK) == MARK or comment:sub(1, #STAGE_MARK) == STAGE_MARK then
         comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
         job.admin_comment = ""
     end
-    local value = elastic_value(job)
+    if spank_value(job, "STAGING") == "1" then
+        job.admin_comment = comment == "" and STAGE_MARK or STAGE_MARK .. " " .. comment
+        return
+    end
+    local value = spank_value(job, "ELASTIC")
     if not value then
         return
     end
@@ -339,9 +354,9 @@ local function admit(job, part_list)
     -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
     -- at a size where both look alike.
     local memory, cpus = named(job)
-    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s", MARK,
+    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s%s", MARK,
         verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
-        number(job.min_nodes) or 1, memory, cpus)
+        number(job.min_nodes) or 1, memory, cpus, stage_of(job, uid))
     job.admin_comment = comment == "" and mark or mark .. " " .. comment
     job.requeue = 1
     if verdict.held then
@@ -353,8 +368,8 @@ local function admit(job, part_list)
 end
 
 -- For slurm_job_submit. Never raises.
-function ones.submit(job_desc, part_list, _)
-    local ok, fault = pcall(admit, job_desc, part_list)
+function ones.submit(job_desc, part_list, submit_uid)
+    local ok, fault = pcall(admit, job_desc, part_list, submit_uid)
     if ok then
         return slurm.SUCCESS
     end
