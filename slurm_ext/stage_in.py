@@ -1,8 +1,8 @@
 """ones-stage-in: copies a job's data to the disks of the nodes that it is about to start on.
 
-It is the batch script of the stage-in job that `sbatch --stage-in` submits, and runs as its user. On
-each node it fills FOLDER/JOBID/NAME; NAME is there only once all of it is. What goes wrong is told in
-one line, in the job's comment and in FOLDER/JOBID/.fault, and nothing else stays behind.
+It is the batch script of the stage-in job that `sbatch --stage-in` submits, and runs as its user.
+On each node it fills FOLDER/JOBID/NAME; NAME is there only once all of it is. What goes wrong is
+told in one line, in the job's comment and in FOLDER/JOBID/.fault, and nothing else stays behind.
 
 usage: ones-stage-in FOLDER SOURCE NAME
 """

@@ -1,4 +1,4 @@
-"""The folder on a node's disk into which jobs' data are staged, and what is taken out of it again."""
+"""The folder on a node's disk into which jobs' data are staged, and out of which they are taken."""
 
 from __future__ import annotations
 

@@ -288,11 +288,12 @@ local function spank_value(job, name)
     return nil
 end
 
--- The job that stages data in for this one, for the mark; "" where there is none of the same user.
+-- The job that stages data in for this one, for the mark; "" where there is none, or another user's.
+-- slurm.jobs is up to a second old and may not have it yet; onesd looks at both jobs again.
 local function stage_of(job, uid)
-    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d+$")
+    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d%d?%d?%d?%d?%d?%d?%d?%d?$")
     local other = id and slurm.jobs and slurm.jobs[id]
-    if not other or other.user_id ~= uid or (other.admin_comment or ""):sub(1, #STAGE_MARK) ~= STAGE_MARK then
+    if not id or (other and other.user_id ~= uid) then
         return ""
     end
     return ";stage=" .. id
