@@ -6,7 +6,7 @@
  * The main job finds FOLDER/STAGEJOB/NAME in ONES_STAGE_IN, on nodes where that is complete and its
  * user's own; elsewhere the variable is missing, and the job's standard error says why.
  *
- * plugstack.conf:  optional spank_ones.so [stage_folder=/var/tmp/ones-stage]
+ * plugstack.conf:  optional spank_ones.so [stage_folder=/var/spool/ones-stage]
  *                                         [stage_program=/opt/ones/bin/ones-stage-in]
  */
 
@@ -31,7 +31,7 @@
 #define LONGEST_FAULT 200 /* as in slurm_ext/stage_in.py */
 #define DIGITS 10
 
-static const char default_folder[] = "/var/tmp/ones-stage"; /* as in daemon/config.py */
+static const char default_folder[] = "/var/spool/ones-stage"; /* as in daemon/config.py */
 static const char default_program[] = "/opt/ones/bin/ones-stage-in";
 static const char variable[] = "ONES_STAGE_IN";
 

@@ -67,7 +67,7 @@ def explained(onesd: Steering, job: int) -> str:
 
 def folders(onesd: Steering, job: int) -> list[str]:
     """The nodes that still have a folder of a stage-in job."""
-    test = f"test -e /var/tmp/ones-stage/{job}"
+    test = f"test -e /var/spool/ones-stage/{job}"
     return [node for node in NODES if onesd.cluster.run(node, test, check=False).returncode == 0]
 
 
@@ -86,7 +86,7 @@ def test_data_are_staged_while_other_jobs_hold_the_gpus_and_removed_at_the_end(
     where = onesd.slurm(stage, "NodeList")
     onesd.cluster.run("ctl", f"scancel {blocker}")
     said = output(onesd, job)
-    assert f"staged:/var/tmp/ones-stage/{stage}/data\ncontent\n" in said
+    assert f"staged:/var/spool/ones-stage/{stage}/data\ncontent\n" in said
     assert onesd.slurm(job, "NodeList") == where
     assert "staged" in explained(onesd, job)
     onesd.cluster.eventually(
@@ -140,7 +140,7 @@ def test_without_elastic_or_outside_sbatch_it_is_refused(onesd: Steering) -> Non
     ("bounds", "why"),
     [
         ("[staging]\nmost_gib = 0.000001\n", "more than the 1e-06 GiB that may be staged"),
-        ("[staging]\nkeep_free = 0.999\n", "do not fit into /var/tmp/ones-stage"),
+        ("[staging]\nkeep_free = 0.999\n", "do not fit into /var/spool/ones-stage"),
     ],
 )
 def test_data_that_do_not_fit_are_not_staged_and_the_job_starts_and_says_so(
@@ -168,7 +168,7 @@ def test_a_copy_that_fails_leaves_nothing_and_the_job_starts_and_says_so(onesd: 
     assert "ONES_STAGE_IN is not set" in said
     assert "data/z: Permission denied" in explained(onesd, job)
     for node in folders(onesd, stage_job(onesd, job)):
-        kept = onesd.cluster.run(node, f"ls -A /var/tmp/ones-stage/{stage_job(onesd, job)}").stdout
+        kept = onesd.cluster.run(node, f"ls -A /var/spool/ones-stage/{stage_job(onesd, job)}").stdout
         assert kept == ".fault\n"
 
 
