@@ -175,7 +175,7 @@ def everywhere(folder: Path, source: Path, name: str) -> str:
     nodes = os.environ["SLURM_JOB_NUM_NODES"]
     program = [sys.executable, "-m", "ones.slurm_ext.stage_in", "--here"]
     done = subprocess.run(
-        ["srun", f"--nodes={nodes}", "--ntasks-per-node=1", *program, folder, source, name],
+        ["srun", f"--nodes={nodes}", "--ntasks-per-node=1", *program, folder.parent, source, name],
         capture_output=True,
         text=True,
         check=False,

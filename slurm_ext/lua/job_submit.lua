@@ -349,6 +349,10 @@ local function admit(job, part_list, uid)
     end
     local value = spank_value(job, "ELASTIC")
     if not value then
+        if spank_value(job, "STAGE_IN") then
+            refuse("--stage-in needs --elastic: onesd must know when and where the job starts; "
+                .. "for a fixed size, give that one, such as --elastic=4")
+        end
         return
     end
     local verdict = assess(job, part_list, value)

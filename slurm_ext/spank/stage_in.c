@@ -194,16 +194,15 @@ static void submit(const char *folder, const char *program, char *id, size_t roo
 		id[0] = '\0';
 }
 
-int stage_in_submit(spank_t spank, int argc, char *argv[])
+int stage_in_submit(spank_t spank, bool elastic, int argc, char *argv[])
 {
 	const char *folder = argument(argc, argv, "stage_folder", default_folder);
 	const char *program = argument(argc, argv, "stage_program", default_program);
 	char id[32], path[PATH_MAX];
 
-	if (strcmp(program_invocation_short_name, "sbatch") != 0) {
-		slurm_error("--stage-in is for batch jobs; put the commands in a script and use sbatch");
-		return ESPANK_ERROR;
-	}
+	/* An optional plugin can't make sbatch fail here. */
+	if (!elastic || strcmp(program_invocation_short_name, "sbatch") != 0)
+		return spank_job_control_setenv(spank, "STAGE_IN", "refuse", 1);
 	if (only_tests())
 		return ESPANK_SUCCESS;
 	submit(folder, program, id, sizeof(id));

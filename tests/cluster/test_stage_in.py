@@ -125,6 +125,7 @@ def test_a_source_that_can_not_be_staged_is_refused_in_one_line_and_submits_noth
 def test_without_elastic_or_outside_sbatch_it_is_refused(onesd: Steering) -> None:
     for program, why in (
         (["sbatch", "--gpus=4", "--wrap=true"], "needs --elastic"),
+        (["srun", "--gpus=4", "true"], "needs --elastic"),
         (["srun", "--gpus=4", "--elastic=4", "true"], "is for batch jobs"),
     ):
         command = [program[0], "--stage-in=data", *program[1:]]
@@ -168,7 +169,9 @@ def test_a_copy_that_fails_leaves_nothing_and_the_job_starts_and_says_so(onesd: 
     assert "ONES_STAGE_IN is not set" in said
     assert "data/z: Permission denied" in explained(onesd, job)
     for node in folders(onesd, stage_job(onesd, job)):
-        kept = onesd.cluster.run(node, f"ls -A /var/spool/ones-stage/{stage_job(onesd, job)}").stdout
+        kept = onesd.cluster.run(
+            node, f"ls -A /var/spool/ones-stage/{stage_job(onesd, job)}"
+        ).stdout
         assert kept == ".fault\n"
 
 

@@ -444,3 +444,9 @@ def test_a_jobs_mark_names_its_stage_in_job_unless_that_is_anothers(
     environment = slurmctld.table({0: "ELASTIC=4", 1: f"STAGE_IN={said}"})
     answer = slurmctld.submit(spank_job_env=environment, tres_per_job="gres/gpu:4")
     assert answer.job["admin_comment"].partition(";cpu=no")[2] == words
+
+
+def test_stage_in_without_elastic_is_refused(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit(spank_job_env=slurmctld.table({0: "STAGE_IN=refuse"}))
+    assert answer.code == ERROR
+    assert "--stage-in needs --elastic" in answer.said[0]
