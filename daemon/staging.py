@@ -116,7 +116,9 @@ class Staging:
         now: float,
     ) -> None:
         """Let stage-in jobs run: where the job would start now, or soon."""
-        for job in (job for job in problem.jobs if job.id in waiting):
+        for row in self._store.rows("SELECT * FROM stages WHERE outcome IN ('', ?)", STAGED):
+            problem = _seated(problem, JobId(row["job"]), expand(row["nodes"]))
+        for job in [job for job in problem.jobs if job.id in waiting]:
             if job.id in planned:
                 left, nodes = 0.0, planned[job.id].nodes
             else:
@@ -134,6 +136,7 @@ class Staging:
                 continue
             log.info("job %d: data staged in by job %d on %s", main.id, stage, fold(nodes))
             self._keep(main.id, _State(stage, nodes, now, now + left))
+            problem = _seated(problem, job.id, nodes)
 
     def tidy(self, snapshot: Snapshot, *, now: float) -> None:
         """End the stage-in jobs that nobody waits for any more."""
@@ -199,6 +202,17 @@ def in_use(snapshot: Snapshot) -> tuple[int, ...]:
     alive = [record for record in snapshot.jobs.values() if record.state in ALIVE]
     named = {stage for record in alive if (stage := _stage_of(record)) is not None}
     return tuple(sorted(named | {record.id for record in alive if stages(record)}))
+
+
+def _seated(problem: Problem, which: JobId, nodes: Sequence[str]) -> Problem:
+    """The problem with a waiting job on its nodes: others are foretold to come after it."""
+    jobs = tuple(
+        replace(job, placement=Placement.of(dict.fromkeys(nodes, job.requested // len(nodes))))
+        if job.id == which and job.placement is None and 0 < len(nodes) <= job.requested
+        else job
+        for job in problem.jobs
+    )
+    return replace(problem, jobs=jobs)
 
 
 def _only_on(job: Job, nodes: Sequence[str]) -> Job:

@@ -124,7 +124,7 @@ def test_what_is_needed_or_younger_than_what_was_seen_is_kept(disk: Path) -> Non
     (disk / "5").symlink_to(disk / "notes")
     (disk / "6").write_text("")
     (disk / "2/inside").symlink_to(disk / "notes")
-    made = (disk / "1").stat().st_mtime
+    made = (disk / "1").stat().st_ctime
     folders = StageFolders(disk)
     assert folders.clean([], seen=made + GRACE - 1) == []
     assert sorted(folders.clean([1], seen=made + GRACE + 60)) == [2, 3]

@@ -202,3 +202,22 @@ def test_only_a_held_stage_in_job_of_the_same_user_is_written_to() -> None:
         with pytest.raises(SlurmError):
             StageJobs(cast(Any, slurm)).let_run(9, main=MAIN, nodes=["n1"])
         assert slurm.written == []
+
+
+def test_two_jobs_are_not_promised_the_same_gpus(tmp_path: Path) -> None:
+    mains = [
+        replace(MAIN, id=1),
+        replace(MAIN, id=2, admin_comment="ONES1:sizes=4;request=4;held=1;stage=8"),
+    ]
+    queue = [*mains, STAGE, replace(STAGE, id=8)]
+    snapshot = Snapshot(taken=0.0, jobs={job.id: job for job in queue}, nodes={}, switches={})
+    jobs = [a_job(number, "4", requested=4, nodes=a_cluster(2)) for number in (1, 2)]
+    store, hand = Store(tmp_path / "db"), Hand()
+    for waiting in ([JobId(1)], [JobId(2)]):  # in two rounds; in one it is the same
+        staging = Staging(CONFIG, store, cast(Any, hand))
+        problem = a_problem(jobs, a_cluster(2))
+        staging.begin(waiting, {}, problem, snapshot, now=0.0)
+    assert hand.done == ["run 9 for 1 on n1", "run 8 for 2 on n2"]
+    together = Staging(CONFIG, Store(tmp_path / "other"), cast(Any, hand))
+    together.begin([job.id for job in jobs], {}, a_problem(jobs, a_cluster(2)), snapshot, now=0.0)
+    assert hand.done[2:] == hand.done[:2]
