@@ -22,7 +22,7 @@ from ones.slurm_ext.moves import MoveLimits
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
 
-STAGE_FOLDER = "/var/tmp/ones-stage"  # as in slurm_ext/spank/stage_in.c
+STAGE_FOLDER = "/var/spool/ones-stage"  # as in slurm_ext/spank/stage_in.c
 
 Period = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 

@@ -1,6 +1,6 @@
 """Data on the disks of a job's nodes before the job is: when and where stage-in jobs run.
 
-A job submitted with --stage-in waits, held for onesd, with a stage-in job of the same user, held too.
+A job submitted with --stage-in waits, held for onesd, beside a held stage-in job of the same user.
 Where the policy would start the job now, or its GPUs are foretold to be free soon, the stage-in job
 may run on those nodes. The job itself is not planned for until its data are there; then it is, on
 those nodes alone for a while. Whatever goes wrong, it starts as if nothing had been asked.
@@ -65,7 +65,7 @@ class Staging:
                         waiting.add(job.id)
                     notes[job.id] = state.words
                     gated.append(replace(job, startable=False))
-                case _ if state.outcome == STAGED and now - state.ended < self._config.hold:
+                case _ if state.outcome == STAGED and now < state.free_at + self._config.hold:
                     gated.append(_only_on(job, state.nodes))
                 case _:
                     gated.append(job)
@@ -76,7 +76,7 @@ class Staging:
         state = _State(stage)
         if row is not None:
             nodes = tuple(expand(row["nodes"]))
-            state = _State(stage, nodes, row["begun"], row["ended"] or 0.0, row["outcome"])
+            state = _State(stage, nodes, row["begun"], row["free_at"], row["outcome"])
         if state.outcome:
             return state
         record = snapshot.jobs.get(stage)
@@ -94,7 +94,7 @@ class Staging:
         else:
             return state
         if state.outcome:
-            state = replace(state, ended=now)
+            state = replace(state, free_at=max(now, state.free_at))
             log.info("job %d: its stage-in job %d: %s", main.id, stage, state.outcome)
         self._keep(main.id, state)
         return state
@@ -116,14 +116,16 @@ class Staging:
         now: float,
     ) -> None:
         """Let stage-in jobs run: where the job would start now, or soon."""
-        for job in (job for job in problem.jobs if job.id in waiting):
+        for row in self._store.rows("SELECT * FROM stages WHERE outcome IN ('', ?)", STAGED):
+            problem = _seated(problem, JobId(row["job"]), expand(row["nodes"]))
+        for job in [job for job in problem.jobs if job.id in waiting]:
             if job.id in planned:
-                nodes = planned[job.id].nodes
+                left, nodes = 0.0, planned[job.id].nodes
             else:
                 soon = vacancy(problem, job, _ends(snapshot))
                 if soon is None or soon[0] > self._config.lead:
                     continue
-                nodes = soon[1]
+                left, nodes = soon
             main = snapshot.jobs[int(job.id)]
             stage = _stage_of(main)
             assert stage is not None, "only jobs with one are waiting for it"
@@ -133,7 +135,8 @@ class Staging:
                 log.warning("job %d: %s; tried again in the next round", main.id, fault)
                 continue
             log.info("job %d: data staged in by job %d on %s", main.id, stage, fold(nodes))
-            self._keep(main.id, _State(stage, nodes, now))
+            self._keep(main.id, _State(stage, nodes, now, now + left))
+            problem = _seated(problem, job.id, nodes)
 
     def tidy(self, snapshot: Snapshot, *, now: float) -> None:
         """End the stage-in jobs that nobody waits for any more."""
@@ -168,7 +171,7 @@ class Staging:
             "stage": state.stage,
             "nodes": fold(state.nodes),
             "begun": state.begun,
-            "ended": state.ended or None,
+            "free_at": state.free_at,
             "outcome": state.outcome,
         }
         self._store.put("stages", [row])
@@ -179,7 +182,7 @@ class _State:
     stage: int
     nodes: tuple[str, ...] = ()
     begun: float | None = None
-    ended: float = 0.0
+    free_at: float = 0.0  # when its nodes are foretold to be free; not before its data are there
     outcome: str = ""  # empty: not begun, or under way
 
     @property
@@ -199,6 +202,17 @@ def in_use(snapshot: Snapshot) -> tuple[int, ...]:
     alive = [record for record in snapshot.jobs.values() if record.state in ALIVE]
     named = {stage for record in alive if (stage := _stage_of(record)) is not None}
     return tuple(sorted(named | {record.id for record in alive if stages(record)}))
+
+
+def _seated(problem: Problem, which: JobId, nodes: Sequence[str]) -> Problem:
+    """The problem with a waiting job on its nodes: others are foretold to come after it."""
+    jobs = tuple(
+        replace(job, placement=Placement.of(dict.fromkeys(nodes, job.requested // len(nodes))))
+        if job.id == which and job.placement is None and 0 < len(nodes) <= job.requested
+        else job
+        for job in problem.jobs
+    )
+    return replace(problem, jobs=jobs)
 
 
 def _only_on(job: Job, nodes: Sequence[str]) -> Job:

@@ -85,7 +85,7 @@ _MIGRATIONS = (
     """
     CREATE TABLE stages(
         job INTEGER PRIMARY KEY, stage INTEGER NOT NULL, nodes TEXT NOT NULL, begun REAL,
-        ended REAL, outcome TEXT NOT NULL);
+        free_at REAL NOT NULL, outcome TEXT NOT NULL);
     """,
 )
 

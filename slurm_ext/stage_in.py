@@ -1,8 +1,8 @@
 """ones-stage-in: copies a job's data to the disks of the nodes that it is about to start on.
 
-It is the batch script of the stage-in job that `sbatch --stage-in` submits, and runs as its user. On
-each node it fills FOLDER/JOBID/NAME; NAME is there only once all of it is. What goes wrong is told in
-one line, in the job's comment and in FOLDER/JOBID/.fault, and nothing else stays behind.
+It is the batch script of the stage-in job that `sbatch --stage-in` submits, and runs as its user.
+On each node it fills FOLDER/JOBID/NAME; NAME is there only once all of it is. What goes wrong is
+told in one line, in the job's comment and in FOLDER/JOBID/.fault, and nothing else stays behind.
 
 usage: ones-stage-in FOLDER SOURCE NAME
 """
@@ -175,7 +175,7 @@ def everywhere(folder: Path, source: Path, name: str) -> str:
     nodes = os.environ["SLURM_JOB_NUM_NODES"]
     program = [sys.executable, "-m", "ones.slurm_ext.stage_in", "--here"]
     done = subprocess.run(
-        ["srun", f"--nodes={nodes}", "--ntasks-per-node=1", *program, folder, source, name],
+        ["srun", f"--nodes={nodes}", "--ntasks-per-node=1", *program, folder.parent, source, name],
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""The folder on a node's disk into which jobs' data are staged, and what is taken out of it again."""
+"""The folder on a node's disk into which jobs' data are staged, and out of which they are taken."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StageFolders:
                 continue
             if not entry.is_dir(follow_symlinks=False):
                 continue
-            if entry.stat(follow_symlinks=False).st_mtime + GRACE < seen:
+            if entry.stat(follow_symlinks=False).st_ctime + GRACE < seen:
                 # It never follows a link out of the folder, whatever a user does meanwhile.
                 shutil.rmtree(entry.path, ignore_errors=True)
                 removed.append(int(entry.name))

@@ -288,11 +288,12 @@ local function spank_value(job, name)
     return nil
 end
 
--- The job that stages data in for this one, for the mark; "" where there is none of the same user.
+-- The job that stages data in for this one, for the mark; "" where there is none, or another user's.
+-- slurm.jobs is up to a second old and may not have it yet; onesd looks at both jobs again.
 local function stage_of(job, uid)
-    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d+$")
+    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d%d?%d?%d?%d?%d?%d?%d?%d?$")
     local other = id and slurm.jobs and slurm.jobs[id]
-    if not other or other.user_id ~= uid or (other.admin_comment or ""):sub(1, #STAGE_MARK) ~= STAGE_MARK then
+    if not id or (other and other.user_id ~= uid) then
         return ""
     end
     return ";stage=" .. id
@@ -348,6 +349,10 @@ local function admit(job, part_list, uid)
     end
     local value = spank_value(job, "ELASTIC")
     if not value then
+        if spank_value(job, "STAGE_IN") then
+            refuse("--stage-in needs --elastic: onesd must know when and where the job starts; "
+                .. "for a fixed size, give that one, such as --elastic=4")
+        end
         return
     end
     local verdict = assess(job, part_list, value)

@@ -352,15 +352,10 @@ static int announce(spank_t spank, int argc, char *argv[])
 {
 	if (getenv("ONES_STAGING") != NULL)
 		return spank_job_control_setenv(spank, "STAGING", "1", 1);
-	if (stage_in_given() && !given) {
-		slurm_error("--stage-in needs --elastic: onesd must know when and where the job starts; "
-			    "for a fixed size, give that one, such as --elastic=4");
+	if (stage_in_given() && stage_in_submit(spank, given, argc, argv) != ESPANK_SUCCESS)
 		return ESPANK_ERROR;
-	}
 	if (!given)
 		return ESPANK_SUCCESS;
-	if (stage_in_given() && stage_in_submit(spank, argc, argv) != ESPANK_SUCCESS)
-		return ESPANK_ERROR;
 	if (setenv("SLURM_ELASTIC", sizes, 1) < 0)
 		return ESPANK_ERROR;
 	return spank_job_control_setenv(spank, "ELASTIC", sizes, 1);

@@ -6,7 +6,7 @@
  * The main job finds FOLDER/STAGEJOB/NAME in ONES_STAGE_IN, on nodes where that is complete and its
  * user's own; elsewhere the variable is missing, and the job's standard error says why.
  *
- * plugstack.conf:  optional spank_ones.so [stage_folder=/var/tmp/ones-stage]
+ * plugstack.conf:  optional spank_ones.so [stage_folder=/var/spool/ones-stage]
  *                                         [stage_program=/opt/ones/bin/ones-stage-in]
  */
 
@@ -31,7 +31,7 @@
 #define LONGEST_FAULT 200 /* as in slurm_ext/stage_in.py */
 #define DIGITS 10
 
-static const char default_folder[] = "/var/tmp/ones-stage"; /* as in daemon/config.py */
+static const char default_folder[] = "/var/spool/ones-stage"; /* as in daemon/config.py */
 static const char default_program[] = "/opt/ones/bin/ones-stage-in";
 static const char variable[] = "ONES_STAGE_IN";
 
@@ -194,16 +194,15 @@ static void submit(const char *folder, const char *program, char *id, size_t roo
 		id[0] = '\0';
 }
 
-int stage_in_submit(spank_t spank, int argc, char *argv[])
+int stage_in_submit(spank_t spank, bool elastic, int argc, char *argv[])
 {
 	const char *folder = argument(argc, argv, "stage_folder", default_folder);
 	const char *program = argument(argc, argv, "stage_program", default_program);
 	char id[32], path[PATH_MAX];
 
-	if (strcmp(program_invocation_short_name, "sbatch") != 0) {
-		slurm_error("--stage-in is for batch jobs; put the commands in a script and use sbatch");
-		return ESPANK_ERROR;
-	}
+	/* An optional plugin can't make sbatch fail here. */
+	if (!elastic || strcmp(program_invocation_short_name, "sbatch") != 0)
+		return spank_job_control_setenv(spank, "STAGE_IN", "refuse", 1);
 	if (only_tests())
 		return ESPANK_SUCCESS;
 	submit(folder, program, id, sizeof(id));

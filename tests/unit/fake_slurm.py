@@ -66,6 +66,7 @@ def as_json(job: JobRecord, *, cpus_per_tres: str = "") -> dict[str, Any]:
         "cpus_per_task": number(job.cpus_per_task),
         "tasks_per_node": number(job.tasks_per_node),
         "cpus": number(job.cpus),
+        "memory_per_node": number(None),
         "tres_per_job": job.tres_per_job,
         "tres_per_node": job.tres_per_node,
         "tres_per_task": job.tres_per_task,

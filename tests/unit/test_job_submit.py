@@ -395,3 +395,58 @@ def test_lua_and_python_read_the_same_sizes_with_the_same_words(
     assert match is not None
     assert Sizes.parse(match[1]) == sizes
     assert match[1] in (str(sizes), text)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({}, ";mem=no;cpu=no"),
+        ({"min_mem_per_node": 3072, "cpus_per_task": 2}, ";mem=3072;cpu=yes"),
+        ({"min_mem_per_node": 0, "cpus_per_task": 0xFFFE}, ";mem=0;cpu=no"),
+        ({"min_mem_per_cpu": 300, "cpus_per_tres": "gres/gpu:3"}, ";mem=yes;cpu=yes"),
+        ({"mem_per_tres": "gres/gpu:300", "pn_min_cpus": 3}, ";mem=yes;cpu=yes"),
+        ({"tres_per_task": "cpu=2"}, ";mem=no;cpu=yes"),
+    ],
+)
+def test_the_mark_says_what_of_memory_and_cpus_was_named(
+    slurmctld: Slurmctld, request_: Mapping[str, Any], words: str
+) -> None:
+    unset = {"cpus_per_task": 0xFFFE, "pn_min_cpus": 0xFFFE}
+    answer = slurmctld.elastic("4", tres_per_job="gres/gpu:4", **{**unset, **request_})
+    assert answer.job["admin_comment"].endswith(words)
+
+
+def test_a_stage_in_job_is_marked_as_one_and_nothing_else(slurmctld: Slurmctld, beat: Any) -> None:
+    beat()
+    environment = slurmctld.table({0: "STAGING=1", 1: "ELASTIC=4"})
+    answer = slurmctld.submit(spank_job_env=environment, tres_per_job="gres/gpu:4")
+    assert answer.job["admin_comment"] == "ONES-STAGE1:"
+    assert answer.job["requeue"] == A_BATCH_JOB["requeue"]
+    forged = slurmctld.submit(admin_comment="ONES-STAGE1:")
+    assert forged.job["admin_comment"] == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "jobs", "words"),
+    [
+        ("9", {}, ";stage=9"),  # not in Slurm's table yet
+        ("9", {"9": 1000}, ";stage=9"),
+        ("9", {"9": 1001}, ""),
+        ("9;held=0", {}, ""),
+        ("99999999999", {}, ""),
+    ],
+)
+def test_a_jobs_mark_names_its_stage_in_job_unless_that_is_anothers(
+    slurmctld: Slurmctld, said: str, jobs: Mapping[str, int], words: str
+) -> None:
+    known = {number: slurmctld.table({"user_id": user}) for number, user in jobs.items()}
+    slurmctld.lua.globals().slurm.jobs = slurmctld.table(known)
+    environment = slurmctld.table({0: "ELASTIC=4", 1: f"STAGE_IN={said}"})
+    answer = slurmctld.submit(spank_job_env=environment, tres_per_job="gres/gpu:4")
+    assert answer.job["admin_comment"].partition(";cpu=no")[2] == words
+
+
+def test_stage_in_without_elastic_is_refused(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit(spank_job_env=slurmctld.table({0: "STAGE_IN=refuse"}))
+    assert answer.code == ERROR
+    assert "--stage-in needs --elastic" in answer.said[0]
