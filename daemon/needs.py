@@ -30,6 +30,7 @@ MEMORY = 2000  # runs that onesd looks back on when it starts
 MIB = 2**20
 BUSY = 0.15  # of a GPU's time: from here on a run is in its GPU phase (Liquid §1.1)
 FULL = 0.97  # of the card: a run that failed with so much ran out of memory
+LEAST_SAMPLES = 3  # of a run's GPU, before it tells what its job uses
 PATIENCE = 3600.0  # seconds that late accounting is waited for
 FAILED = ("FAILED", "OUT_OF_MEMORY")
 Amount = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
@@ -206,6 +207,29 @@ class NeedsBook:
         with self._lock:
             found = self._needs.estimate(traits, card=known.get("card") or None)
         return runs, [found[resource] for resource in Resource if resource in found]
+
+    def on_one_gpu(self, job: int, family: str) -> tuple[float | None, float | None]:
+        """What a job will use of a GPU: MiB at most, and the share of its time; None: not known.
+
+        What it has used itself with a GPU to itself, or what its family's runs say without doubt.
+        """
+        own = self._store.row(
+            "SELECT max(gpu_memory) AS memory, sum(busy) / sum(samples) AS busy FROM needs"
+            " WHERE job = ? AND gpus = 1 AND NOT shared AND NOT resized AND samples >= ?",
+            job,
+            LEAST_SAMPLES,
+        )
+        memory, busy = (own["memory"] or None, own["busy"]) if own is not None else (None, None)
+        try:
+            _, estimates = self.estimate(family=family, gpus=1.0, nodes=1.0)
+        except NothingKnown:
+            return memory, busy
+        known = {one.resource: one for one in estimates if not one.advice_only}
+        if Resource.GPU_MEMORY in known:
+            memory = max(memory or 0.0, known[Resource.GPU_MEMORY].reserve)
+        if busy is None and Resource.GPU_UTILIZATION in known:
+            busy = known[Resource.GPU_UTILIZATION].expected
+        return memory, busy
 
     def report(self, only: str | None) -> list[dict[str, Any]]:
         """What runs that have ended asked for and used, by user and account, the most GPU time

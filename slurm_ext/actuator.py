@@ -20,7 +20,7 @@ from ones.slurm_ext.job_json import ENDED, job_record
 from ones.slurm_ext.layout import Layout, layout_of
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
-from ones.slurm_ext.tres import gpus_in, replace_gpus
+from ones.slurm_ext.tres import gpus_in, replace_gpus, shards_in
 
 SIGNAL_TIMEOUT = 10.0  # scancel has been seen to wait for minutes on a job that was just requeued
 _NOT_OURS = frozenset({"batch", "extern", "interactive"})
@@ -102,13 +102,16 @@ class Actuator:
             raise JobChanged(job.id, f"can't be given another shape: {fault}") from None
         if not layout.suits(shape):
             raise JobChanged(job.id, f"can't have {shape}: its tasks would not fit")
+        if action.shards and shape.gpus != 1:
+            raise JobChanged(job.id, f"can't share GPUs in the shape {shape}: only one GPU")
         # On a job that runs, this update would fail and still take nodes away from it. Held like
         # this, not even its owner can let it start under our hands.
         locked = self._lock(job)
         if locked is None or locked.restarts != job.restarts:
             raise JobChanged(job.id, "is not the same any more")
         _expect_held(locked)
-        wanted = reshape_fields(job, layout, shape, cpus_per_gpu=gpus_in(raw["cpus_per_tres"]))
+        cpus_per_gpu = gpus_in(raw["cpus_per_tres"])
+        wanted = reshape_fields(job, layout, shape, cpus_per_gpu=cpus_per_gpu, shards=action.shards)
         self._write(
             "scontrol",
             "update",
@@ -119,7 +122,7 @@ class Actuator:
         )
         after = self._reread(job.id)
         if after is not None and after.state == "PENDING":
-            _verify(after, layout, shape, action.target.nodes)
+            _verify(after, layout, shape, action.target.nodes, shards=action.shards)
         return after
 
     def _release(self, job: JobRecord) -> JobRecord | None:
@@ -166,13 +169,16 @@ class Actuator:
 
 
 def reshape_fields(
-    job: JobRecord, layout: Layout, shape: Shape, *, cpus_per_gpu: int
+    job: JobRecord, layout: Layout, shape: Shape, *, cpus_per_gpu: int, shards: int = 0
 ) -> dict[str, str]:
     """What one scontrol update has to say for a job to ask for `shape` in its own form.
 
     GPUs per node stand beside --gpus, and CPUs per node beside the tasks, because Slurm would
     otherwise spread either unevenly over the nodes (3 + 1 for 4 on 2). With --gpus-per-task it
     refuses the one (BadConstraints) and derives tasks per node, for good, from the other.
+
+    Shards are asked for per node: with --gpus Slurm takes them and then never starts the job, so
+    that a job of that form asks per node from then on.
     """
     tasks = layout.tasks_per_node(shape)
     cpus = max(tasks * job.cpus_per_task, shape.gpus_per_node * cpus_per_gpu)
@@ -182,15 +188,25 @@ def reshape_fields(
         "NumCPUs": str(shape.nodes * cpus),
     }
     if layout.form == "per_task":
+        if shards or shards_in(job.tres_per_task):
+            each = layout.shard(shards) if shards else layout.gpu(layout.gpus_per_task)
+            # In this one field Slurm wants the count behind an equals sign.
+            head, _, count = each.rpartition(":")
+            fields["TresPerTask"] = replace_gpus(job.tres_per_task, f"{head}={count}")
         return fields
     fields["MinCPUsNode"] = str(cpus)
-    fields["TresPerNode"] = replace_gpus(job.tres_per_node, layout.gpu(shape.gpus_per_node))
-    if layout.form == "per_job":
+    each = layout.shard(shards) if shards else layout.gpu(shape.gpus_per_node)
+    fields["TresPerNode"] = replace_gpus(job.tres_per_node, each)
+    if layout.form == "per_job" and shards:
+        fields["TresPerJob"] = replace_gpus(job.tres_per_job, "")
+    elif layout.form == "per_job":
         fields["TresPerJob"] = replace_gpus(job.tres_per_job, layout.gpu(shape.gpus))
     return fields
 
 
-def _verify(job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...]) -> None:
+def _verify(
+    job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...], *, shards: int
+) -> None:
     """Raises SlurmError with what a pending job has instead of what was written."""
     tasks = shape.nodes * layout.tasks_per_node(shape)
     faults = [
@@ -202,10 +218,14 @@ def _verify(job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...]
         )
         if has != wanted
     ]
-    if layout.form != "per_task" and gpus_in(job.tres_per_node) != shape.gpus_per_node:
-        faults.append(f"GPUs per node {gpus_in(job.tres_per_node)}, not {shape.gpus_per_node}")
-    if layout.form == "per_job" and gpus_in(job.tres_per_job) != shape.gpus:
-        faults.append(f"GPUs {gpus_in(job.tres_per_job)}, not {shape.gpus}")
+    asked = job.tres_per_task if layout.form == "per_task" else job.tres_per_node
+    gpus = shape.gpus_per_node if not shards else 0
+    if layout.form != "per_task" and gpus_in(asked) != gpus:
+        faults.append(f"GPUs per node {gpus_in(asked)}, not {gpus}")
+    if shards_in(asked) != shards:
+        faults.append(f"shards {shards_in(asked)}, not {shards}")
+    if layout.form == "per_job" and gpus_in(job.tres_per_job) != (0 if shards else shape.gpus):
+        faults.append(f"GPUs {gpus_in(job.tres_per_job)}, not {0 if shards else shape.gpus}")
     if faults:
         raise SlurmError(
             f"scontrol update JobId={job.id}", f"Slurm agreed, but it has {', '.join(faults)}"

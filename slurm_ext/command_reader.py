@@ -171,7 +171,12 @@ def needs_detail(row: Mapping[str, str]) -> bool:
     if state == "PENDING" or state in ENDED:
         return False
     marked = row["admin_comment"].startswith(MARK)
-    return marked or "gres/gpu" in row["tres-alloc"] or state not in HOLDING
+    return (
+        marked
+        or "gres/gpu" in row["tres-alloc"]
+        or "gres/shard" in row["tres-alloc"]
+        or state not in HOLDING
+    )
 
 
 def record_of(row: Mapping[str, str]) -> JobRecord:

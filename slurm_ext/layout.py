@@ -8,7 +8,7 @@ from typing import Literal
 from ones.policies.model import Shape
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
-from ones.slurm_ext.tres import gpus_by_type, gpus_in
+from ones.slurm_ext.tres import gpus_by_type, gpus_in, shards_by_type
 
 Form = Literal["per_job", "per_node", "per_task"]
 PER_NODE = 0  # as gpus_per_task: one task on each node, whatever its GPUs
@@ -44,7 +44,14 @@ class Layout:
 
     def gpu(self, count: int) -> str:
         """GPUs in the job's own type: Slurm refuses to mix typed with untyped."""
-        return f"gres/gpu:{self.gpu_type}:{count}" if self.gpu_type else f"gres/gpu:{count}"
+        return self._of("gpu", count)
+
+    def shard(self, count: int) -> str:
+        """Shards, with the type of the GPU, so that the job's form can be read from them again."""
+        return self._of("shard", count)
+
+    def _of(self, name: str, count: int) -> str:
+        return f"gres/{name}:{self.gpu_type}:{count}" if self.gpu_type else f"gres/{name}:{count}"
 
 
 def layout_of(job: JobRecord, mark: Mark) -> Layout:
@@ -88,7 +95,8 @@ def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
         ("per_node", job.tres_per_node),
     )
     for form, text in forms:
-        types = gpus_by_type(text)
+        # A job that holds shards is one of ours that shares: it has one GPU's form.
+        types = gpus_by_type(text) or dict.fromkeys(shards_by_type(text), 1)
         if types:
             return form, types
     raise ValueError("it asks for no GPUs by --gpus, --gres, --gpus-per-node or --gpus-per-task")

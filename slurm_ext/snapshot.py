@@ -44,6 +44,9 @@ class JobRecord:
     excluded_nodes: str = ""
     nodes: str = ""  # folded hostlist it runs on
     gpus_on: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs, running jobs only
+    shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Node -> the GPUs there, by Slurm's index, of which it holds shards; each also counts in
+    `gpus_on`."""
     batch_host: str = ""
     admin_comment: str = ""
     requeue: bool = False
@@ -64,7 +67,8 @@ class NodeRecord:
     reason: str = ""
     gpu_type: str = ""
     gpus: int = 0
-    gpus_used: int = 0
+    gpus_used: int = 0  # those of which jobs hold shards among them
+    shards_per_gpu: int = 0  # 0: GPUs can't be shared there
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
 
