@@ -226,7 +226,10 @@ class NeedsBook:
             return memory, busy
         known = {one.resource: one for one in estimates if not one.advice_only}
         if Resource.GPU_MEMORY in known:
-            memory = max(memory or 0.0, known[Resource.GPU_MEMORY].reserve)
+            estimate = known[Resource.GPU_MEMORY]
+            # A job that has run here itself needs less room for doubt than one of its family.
+            told = estimate.reserve if memory is None else estimate.expected
+            memory = max(memory or 0.0, told)
         if busy is None and Resource.GPU_UTILIZATION in known:
             busy = known[Resource.GPU_UTILIZATION].expected
         return memory, busy

@@ -45,7 +45,7 @@ def training(
     *,
     total: int = LONG,
     busy: float = 0.4,
-    memory: float = 4.0,
+    memory: float = 2.0,
     beside: float = 0.95,
 ) -> int:
     """An elastic job for one GPU: a step of 64 samples takes 0.1 s there alone."""
