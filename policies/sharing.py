@@ -9,7 +9,7 @@ pair at a time, and none beside a job other than the one that is alone on a shar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -90,6 +90,57 @@ def with_riders(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, assignments=assignments)
 
 
+def keep_pairs(problem: Problem, plan: Plan) -> Plan:
+    """The plan where both of a pair that shares a GPU now, and got a GPU each on its node, and may
+    go on sharing, do so: parting them would cost a restart."""
+    assignments = dict(plan.assignments)
+    jobs = {job.id: job for job in problem.jobs}
+    for rider, host in riders(problem).items():
+        both = rider, host
+        stay = all(
+            id_ in assignments
+            and assignments[id_].beside is None
+            and assignments[id_].placement == jobs[id_].placement
+            for id_ in both
+        )
+        if stay and pair_of(*both) in problem.pairs:
+            for id_, other in (both, both[::-1]):
+                assignments[id_] = replace(assignments[id_], beside=other)
+    return replace(plan, assignments=assignments)
+
+
+def fill(
+    problem: Problem, plan: Plan, order: Iterable[JobId], *, kept: Collection[str] = ()
+) -> Plan:
+    """The plan with the GPUs that pairs leave free given to those of `order` who could do with one.
+
+    Nothing is given on the nodes in `kept`, and who runs is not moved for what is left over.
+    """
+    jobs = {job.id: job for job in problem.jobs}
+    assignments, idle = dict(plan.assignments), dict(plan.idle)
+    shared = {one.placement.nodes[0] for one in assignments.values() if one.beside is not None}
+    used = occupied(
+        {id_: given.placement for id_, given in assignments.items()},
+        {id_: given.beside for id_, given in assignments.items()},
+    )
+    free = {
+        node.name: node.gpus - node.taken - used[node.name]
+        for node in problem.nodes
+        if node.usable and node.name in shared and node.name not in kept
+    }
+    for id_ in order:
+        job = jobs[id_]
+        if id_ not in idle or job.placement is not None or job.requested != 1:
+            continue
+        found = next((name for name in sorted(job.nodes) if free.get(name, 0) > 0), None)
+        if found is not None and _may_join(job):
+            free[found] -= 1
+            given = Placement.of({found: 1})
+            assignments[id_] = Assignment(given, None, "others share a GPU, which leaves it one")
+            del idle[id_]
+    return replace(plan, assignments=assignments, idle=idle)
+
+
 def pair_up(
     problem: Problem,
     plan: Plan,
@@ -114,7 +165,8 @@ def pair_up(
         found = [
             (rank, host)
             for host, given in assignments.items()
-            if (rank := _rank(guest, jobs[host], given, problem, halves, met)) is not None
+            if (rank := _rank(guest, jobs[host], given, problem=problem, halves=halves, met=met))
+            is not None
             and (restarts or rank[0] < RESTART)
             and allows(id_, host)
         ]
@@ -151,6 +203,7 @@ def _rank(
     guest: Job,
     host: Job,
     given: Assignment,
+    *,
     problem: Problem,
     halves: Mapping[str, set[JobId]],
     met: set[str],
