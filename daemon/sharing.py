@@ -55,6 +55,7 @@ class SharingBook:
         self._inbox = inbox
         self._needs = needs
         self._config = config
+        self.unknown: Mapping[JobId, str] = {}  # what is missing for a job to share a GPU
         self._speeds: dict[tuple[int, int], _Speeds] = {}  # pair, job
         rows = store.rows(
             "SELECT * FROM pairs WHERE first_speed IS NOT NULL ORDER BY at DESC LIMIT ?", MEMORY
@@ -98,6 +99,7 @@ class SharingBook:
             for job in sorted(problem.jobs, key=lambda job: (job.submitted, job.id))
             if self._could(job, snapshot, now)
         ]
+        self.unknown = {one.job: one.unknown for one in sharers if one.unknown}
         parted = {
             named(row["first_family"], row["second_family"])
             for row in self._store.rows(

@@ -103,6 +103,8 @@ def jobs(controller: Controller, only: str | None) -> Json:
         record = last.snapshot.jobs[int(job.id)]
         others = sorted(together.get(int(job.id), ()))
         shares = f"shares its GPU with job {', '.join(map(str, others))}" if others else ""
+        if job.placement is None and job.id in controller.sharing.unknown:
+            shares = f"shares no GPU yet: nobody knows {controller.sharing.unknown[job.id]}"
         note = f"{move.kind}: {move.step}" if move else (job.fixed or last.notes.get(job.id, ""))
         listed.append(
             {

@@ -147,7 +147,7 @@ class Job:
     startable: bool = True  # False: pending for a reason of its own (dependency, user's hold)
     uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
     share: bool = False  # it runs on half of the one GPU that `placement` names
-    beside: JobId | None = None  # who has the other half; None: nobody, or no job that opted in
+    beside: JobId | None = None  # who has the other half, opted in or not; None: nobody
 
 
 class Speed(Protocol):

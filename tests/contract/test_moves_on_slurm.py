@@ -56,6 +56,31 @@ def test_gpus_per_task_keep_one_gpu_to_each_task(quiet: Slurm) -> None:
     assert len(quiet.printed(number, run=2)) == 9
 
 
+@pytest.mark.parametrize("form", [*FORMS, "per task"])
+def test_every_form_can_share_a_gpu_and_have_its_own_again(quiet: Slurm, form: str) -> None:
+    options = FORMS[form][0] if form in FORMS else ("--gpus-per-task=v100:1", "-n4")
+    numbers = [quiet.submit("--elastic=1-8", *options) for _ in range(2)]
+    first, second = numbers
+    assert quiet.move(first, "start@n1:4", "resize@n1:1/1") == ["done", "done"]
+    assert quiet.move(second, f"start@n1:1/1+{first}") == ["done"]
+    halves = [quiet.job(number)["gres_detail"] for number in numbers]
+    assert halves == [["shard:1(1/2,0/2,0/2,0/2)"]] * 2
+    assert quiet.printed(second, run=0)[1:] == ["0 n1 0"]
+    assert quiet.move(second, "resize@n2:2") == ["done"]
+    assert gpus_on(quiet.job(second)) == ["gpu:v100:2"]
+    assert quiet.move(first, "resize@n1:1") == ["done"]
+    assert gpus_on(quiet.job(first)) == ["gpu:v100:1"]
+
+
+def test_a_job_does_not_meet_another_than_the_one_it_is_meant_for(quiet: Slurm) -> None:
+    plain = quiet.submit("--gres=shard:1", "-w", "n1", user="bob")
+    quiet.wait(plain, "RUNNING")
+    number = quiet.submit("--elastic=1-4", "--gpus=1")
+    (outcome,) = quiet.move(number, "start@n1:1/1", start_timeout=2)
+    assert outcome == "expired: 1 GPUs on n1 did not become free; held"
+    assert quiet.move(number, "start@n2:1/1") == ["done"]
+
+
 def test_fixed_tasks_per_node_keep_their_gpus_per_node(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=4,8", "-N1", "--ntasks-per-node=4", "--gpus-per-node=4")
     assert quiet.move(number, "start@n3:4", "resize@n1:4,n2:4") == ["done", "done"]
