@@ -19,13 +19,14 @@ from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
+from ones.daemon.pair_moves import parted_from_plan, waits_for
 from ones.daemon.records import Records
-from ones.daemon.sharing import SharingBook, parted_from_plan, waits_for
+from ones.daemon.sharing import SharingBook
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
 from ones.policies.guard import Move, Verdict
-from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
+from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, SharesGpus
 from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
@@ -224,6 +225,9 @@ class Controller:
     def _with_pairs(self, problem: Problem, snapshot: Snapshot, *, now: float) -> Problem:
         """With the jobs that may share a GPU, by what those that do have shown until now."""
         self.sharing.take(problem, snapshot, now=now)
+        policy = self.choice.policy
+        if not (isinstance(policy, SharesGpus) and policy.shares):
+            return problem
         return replace(problem, pairs=self.sharing.pairs(problem, snapshot, now=now))
 
     def _nodes(self, snapshot: Snapshot) -> list[Node]:

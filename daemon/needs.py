@@ -208,31 +208,24 @@ class NeedsBook:
             found = self._needs.estimate(traits, card=known.get("card") or None)
         return runs, [found[resource] for resource in Resource if resource in found]
 
-    def on_one_gpu(self, job: int, family: str) -> tuple[float | None, float | None]:
-        """What a job will use of a GPU: MiB at most, and the share of its time; None: not known.
-
-        What it has used itself with a GPU to itself, or what its family's runs say without doubt.
-        """
+    def used_alone(self, job: int) -> tuple[float | None, float | None]:
+        """What a job has used of a GPU that it had to itself: MiB at most, and the share of its
+        time; None: not known."""
         own = self._store.row(
             "SELECT max(gpu_memory) AS memory, sum(busy) / sum(samples) AS busy FROM needs"
             " WHERE job = ? AND gpus = 1 AND NOT shared AND NOT resized AND samples >= ?",
             job,
             LEAST_SAMPLES,
         )
-        memory, busy = (own["memory"] or None, own["busy"]) if own is not None else (None, None)
+        return (own["memory"] or None, own["busy"]) if own is not None else (None, None)
+
+    def undoubted(self, family: str) -> Mapping[Resource, Estimate]:
+        """What the family's runs say that a job of it needs of one GPU, as far as that is sure."""
         try:
             _, estimates = self.estimate(family=family, gpus=1.0, nodes=1.0)
         except NothingKnown:
-            return memory, busy
-        known = {one.resource: one for one in estimates if not one.advice_only}
-        if Resource.GPU_MEMORY in known:
-            estimate = known[Resource.GPU_MEMORY]
-            # A job that has run here itself needs less room for doubt than one of its family.
-            told = estimate.reserve if memory is None else estimate.expected
-            memory = max(memory or 0.0, told)
-        if busy is None and Resource.GPU_UTILIZATION in known:
-            busy = known[Resource.GPU_UTILIZATION].expected
-        return memory, busy
+            return {}
+        return {one.resource: one for one in estimates if not one.advice_only}
 
     def report(self, only: str | None) -> list[dict[str, Any]]:
         """What runs that have ended asked for and used, by user and account, the most GPU time

@@ -19,18 +19,16 @@ import numpy as np
 from ones.daemon.config import SharingConfig
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import fits
-from ones.daemon.needs import FULL, MIB, NeedsBook
+from ones.daemon.needs import FULL, NeedsBook
+from ones.daemon.sharers import Sharers
 from ones.daemon.store import Store
 from ones.daemon.wire import GpuSample, Report
-from ones.estimator.assess import family_of
 from ones.estimator.interference import Alone, Interference, Measured
-from ones.estimator.pairing import Sharer, named, pairs_of
-from ones.policies.forecast import own_batch
+from ones.estimator.pairing import MOST, named, pairs_of
 from ones.policies.guard import Move
 from ones.policies.model import Job, JobId, Pairs, Problem
 from ones.policies.sharing import pair_of, riders
-from ones.slurm_ext.moves import MoveRecord
-from ones.slurm_ext.shards import Gpu, alone, holders
+from ones.slurm_ext.shards import Gpu, holders
 from ones.slurm_ext.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -53,9 +51,10 @@ class SharingBook:
     def __init__(self, store: Store, inbox: Inbox, needs: NeedsBook, config: SharingConfig) -> None:
         self._store = store
         self._inbox = inbox
-        self._needs = needs
+        self._sharers = Sharers(inbox, needs)
         self._config = config
         self.unknown: Mapping[JobId, str] = {}  # what is missing for a job to share a GPU
+        self._expected: dict[tuple[JobId, JobId], tuple[float, float]] = {}
         self._speeds: dict[tuple[int, int], _Speeds] = {}  # pair, job
         rows = store.rows(
             "SELECT * FROM pairs WHERE first_speed IS NOT NULL ORDER BY at DESC LIMIT ?", MEMORY
@@ -93,12 +92,9 @@ class SharingBook:
         """Who may share a GPU, and what is expected of them."""
         if not self._config.allow:
             return {}
-        cards = self._cards(problem)
-        sharers = [
-            self._sharer(job, problem, cards)
-            for job in sorted(problem.jobs, key=lambda job: (job.submitted, job.id))
-            if self._could(job, snapshot, now)
-        ]
+        cards = self._sharers.cards(problem)
+        able = self._sharers.able(problem, snapshot, self.closed(now))
+        sharers = [self._sharers.sharer(job, problem, cards, now) for job in able[:MOST]]
         self.unknown = {one.job: one.unknown for one in sharers if one.unknown}
         parted = {
             named(row["first_family"], row["second_family"])
@@ -116,6 +112,9 @@ class SharingBook:
             if not row["parted"] and row["first_expected"] is not None:
                 both = JobId(row["first"]), JobId(row["second"])
                 found[both] = (row["first_expected"], row["second_expected"])
+        if len(self._expected) > MOST**2:
+            self._expected.clear()
+        self._expected |= found
         return found
 
     def partings(self, problem: Problem) -> list[Move]:
@@ -164,43 +163,6 @@ class SharingBook:
     def _open(self) -> list[sqlite3.Row]:
         return self._store.rows("SELECT * FROM pairs WHERE ended IS NULL ORDER BY id")
 
-    def _could(self, job: Job, snapshot: Snapshot, now: float) -> bool:
-        """Whether it is a job for one GPU that isn't kept from sharing by where it is."""
-        size = job.placement.gpus if job.placement else job.requested
-        if size != 1 or job.uneven or not any(shape.gpus == 1 for shape in job.shapes):
-            return False
-        closed, held = self.closed(now), holders(snapshot.jobs)
-        shares = snapshot.jobs[int(job.id)].shares
-        return all(
-            (node, gpu) not in closed and (len(held[node, gpu]) == 1 or job.beside is not None)
-            for node, gpus in shares.items()
-            for gpu in gpus
-        )
-
-    def _sharer(self, job: Job, problem: Problem, cards: Mapping[str, float]) -> Sharer:
-        family = family_of(job.user, job.name)
-        memory, busy = self._needs.on_one_gpu(int(job.id), family)
-        outlook = problem.outlooks[job.id]
-        return Sharer(
-            job=job.id,
-            user=job.user,
-            account=job.account,
-            alone=Alone(model=family, batch=max(1.0, own_batch(job, outlook)), busy=busy),
-            memory=memory,
-            nodes=job.nodes & cards.keys(),
-        )
-
-    def _cards(self, problem: Problem) -> dict[str, float]:
-        """The memory of a GPU, in MiB, of every node where GPUs can be shared."""
-        heard = self._inbox.nodes()
-        found = {}
-        for node in problem.nodes:
-            gpus = heard[node.name][1].gpus if node.name in heard else ()
-            totals = [gpu.memory_total for gpu in gpus]
-            if node.shares and node.usable and totals and None not in totals:
-                found[node.name] = min(total for total in totals if total) / MIB
-        return found
-
     def _meet(
         self,
         gpu: Gpu,
@@ -210,10 +172,11 @@ class SharingBook:
         now: float,
     ) -> None:
         jobs = {job.id: job for job in problem.jobs}
-        cards = self._cards(problem)
-        sharers = [self._sharer(jobs[id_], problem, cards) for id_ in both]
+        cards = self._sharers.cards(problem)
+        sharers = [self._sharers.sharer(jobs[id_], problem, cards, now) for id_ in both]
+        # As it was when they were put together; else, after a restart of onesd, as it is now.
         pairs = pairs_of(sharers, cards, self._model, self._config.rules())
-        expected = pairs.get(both)
+        expected = self._expected.get(both) or pairs.get(both)
         sample = self._sample(gpu, both)
         node, index = gpu
         row: dict[str, Any] = {"at": now, "node": node, "gpu": index}
@@ -369,46 +332,3 @@ def _measured(row: sqlite3.Row) -> Measured:
 def _words(parted: str) -> str:
     """The reason without the word that it is filed under."""
     return parted.partition(": ")[2]
-
-
-def parted_from_plan(moves: Sequence[Move], partings: Sequence[Move]) -> list[Move]:
-    """The moves to begin: partings, and the plan's as far as they don't need who is parted."""
-    gone = {move.job for move in partings}
-    kept = [move for move in moves if move.job not in gone and move.beside not in gone]
-    return [*partings, *kept]
-
-
-def host_of(move: Move, jobs: Mapping[JobId, Job]) -> JobId:
-    """Of a pair to be, the one on whose GPU it will be: who is there already, else the older."""
-    assert move.beside is not None, "only who shares a GPU has a host"
-
-    def order(id_: JobId) -> tuple[bool, float, JobId]:
-        job = jobs[id_]
-        return job.placement != move.target, job.submitted, id_
-
-    return min((move.job, move.beside), key=order)
-
-
-def waits_for(
-    move: Move, snapshot: Snapshot, jobs: Mapping[JobId, Job], moving: Sequence[MoveRecord]
-) -> str:
-    """Why a move to a shared GPU is not begun yet; empty: it can be.
-
-    First the host gets one half of a GPU to itself, then the other job follows. A node has one of
-    them at a time, because Slurm alone chooses the GPU.
-    """
-    if move.beside is None or move.target is None:
-        return ""
-    (node,) = move.target.nodes
-    other = next(
-        (one for one in moving if one.shards and one.target and node in one.target.nodes), None
-    )
-    if other is not None:
-        return f"job {other.job} is on its way to a shared GPU of {node}"
-    halves = alone(snapshot.jobs).get(node, frozenset()) - {int(move.job)}
-    if halves == {int(move.beside)}:
-        return ""
-    if halves:
-        return f"job {min(halves)} is alone on a shared GPU of {node}"
-    host = host_of(move, jobs)
-    return "" if host == move.job else f"job {host} comes first"

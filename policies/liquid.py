@@ -52,6 +52,14 @@ class Liquid:
             raise ValueError("its setting share_load must not be below 0")
         self.distances()
 
+    @property
+    def shares(self) -> bool:
+        return self.share_load < inf
+
+    @property
+    def plans_pairs(self) -> bool:
+        return False
+
     def distances(self) -> Distances:
         return Distances(switches=(self.leaf, self.above, self.beyond))
 
@@ -87,7 +95,7 @@ class Liquid:
 
     def _shared(self, problem: Problem, plan: Plan, waiting: Sequence[Job]) -> Plan:
         """Who found no GPU of its own put beside others, as long as the cluster is full enough."""
-        if not (plan.idle and problem.pairs) or self.share_load == inf:
+        if not (plan.idle and problem.pairs and self.shares):
             return plan
         total = sum(node.gpus for node in problem.nodes if node.usable)
         used = sum(node.taken for node in problem.nodes if node.usable)

@@ -267,10 +267,18 @@ class TunesBetweenRounds(Protocol):
 
 @runtime_checkable
 class SharesGpus(Protocol):
-    """A policy that itself says of every pair on a GPU what becomes of it."""
+    """A policy that may put two jobs on one GPU."""
 
     @property
-    def plans_pairs(self) -> bool: ...
+    def shares(self) -> bool:
+        """Whether it does, as it is set: then it is told who may."""
+        ...
+
+    @property
+    def plans_pairs(self) -> bool:
+        """Whether it says itself of every pair there is what becomes of it. Otherwise one job
+        stands for both, and they stay together."""
+        ...
 
 
 def node_order(nodes: Sequence[Node]) -> list[Node]:

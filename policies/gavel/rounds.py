@@ -78,8 +78,11 @@ class GavelRounds:
         return plan, ledger.as_json()
 
     @property
+    def shares(self) -> bool:
+        return self.policy.packed
+
+    @property
     def plans_pairs(self) -> bool:
-        """Whether it lets jobs share GPUs, and itself says of each pair what becomes of it."""
         return self.policy.packed
 
     def _share(
