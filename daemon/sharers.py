@@ -14,6 +14,8 @@ from ones.estimator.needs.features import Resource
 from ones.estimator.pairing import Sharer
 from ones.policies.forecast import own_batch
 from ones.policies.model import Job, Problem
+from ones.slurm_ext.layout import cannot_share
+from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.shards import Gpu, holders
 from ones.slurm_ext.snapshot import Snapshot
 
@@ -36,7 +38,10 @@ class Sharers:
             size = job.placement.gpus if job.placement else job.requested
             if size != 1 or job.uneven or not any(shape.gpus == 1 for shape in job.shapes):
                 return False
-            shares = snapshot.jobs[int(job.id)].shares
+            record = snapshot.jobs[int(job.id)]
+            mark, shares = Mark.parse(record.admin_comment), record.shares
+            if mark is None or cannot_share(record, mark):
+                return False
             return all(
                 (node, gpu) not in closed and (len(held[node, gpu]) == 1 or job.beside is not None)
                 for node, gpus in shares.items()

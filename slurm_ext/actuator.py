@@ -17,7 +17,7 @@ from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import OnesError, SlurmError
 from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.job_json import ENDED, job_record
-from ones.slurm_ext.layout import Layout, layout_of
+from ones.slurm_ext.layout import Layout, cannot_share, layout_of
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
 from ones.slurm_ext.tres import gpus_in, replace_gpus, shards_in
@@ -104,6 +104,8 @@ class Actuator:
             raise JobChanged(job.id, f"can't have {shape}: its tasks would not fit")
         if action.shards and shape.gpus != 1:
             raise JobChanged(job.id, f"can't share GPUs in the shape {shape}: only one GPU")
+        if action.shards and (against := cannot_share(job, Mark.read(job.admin_comment))):
+            raise JobChanged(job.id, f"can't share a GPU: {against}")
         # On a job that runs, this update would fail and still take nodes away from it. Held like
         # this, not even its owner can let it start under our hands.
         locked = self._lock(job)
@@ -177,8 +179,9 @@ def reshape_fields(
     otherwise spread either unevenly over the nodes (3 + 1 for 4 on 2). With --gpus-per-task it
     refuses the one (BadConstraints) and derives tasks per node, for good, from the other.
 
-    Shards are asked for per node: with --gpus Slurm takes them and then never starts the job, so
-    that a job of that form asks per node from then on.
+    Shards are asked for per node, whatever the form: with --gpus Slurm takes them and then never
+    starts the job, with --gpus-per-task srun fails in it. It asks per node from then on. They carry
+    no type, because srun in the job would fail with one.
     """
     tasks = layout.tasks_per_node(shape)
     cpus = max(tasks * job.cpus_per_task, shape.gpus_per_node * cpus_per_gpu)
@@ -187,19 +190,18 @@ def reshape_fields(
         "NumTasks": str(shape.nodes * tasks),
         "NumCPUs": str(shape.nodes * cpus),
     }
-    if layout.form == "per_task":
-        if shards or shards_in(job.tres_per_task):
-            each = layout.shard(shards) if shards else layout.gpu(layout.gpus_per_task)
-            # In this one field Slurm wants the count behind an equals sign.
-            head, _, count = each.rpartition(":")
-            fields["TresPerTask"] = replace_gpus(job.tres_per_task, f"{head}={count}")
+    if layout.form == "per_task" and not shards:
         return fields
     fields["MinCPUsNode"] = str(cpus)
-    each = layout.shard(shards) if shards else layout.gpu(shape.gpus_per_node)
-    fields["TresPerNode"] = replace_gpus(job.tres_per_node, each)
-    if layout.form == "per_job" and shards:
-        fields["TresPerJob"] = replace_gpus(job.tres_per_job, "")
-    elif layout.form == "per_job":
+    if shards:
+        fields["TresPerNode"] = replace_gpus(job.tres_per_node, f"gres/shard:{shards}")
+        if layout.form == "per_job":
+            fields["TresPerJob"] = replace_gpus(job.tres_per_job, "")
+        elif layout.form == "per_task":
+            fields["TresPerTask"] = replace_gpus(job.tres_per_task, "")
+        return fields
+    fields["TresPerNode"] = replace_gpus(job.tres_per_node, layout.gpu(shape.gpus_per_node))
+    if layout.form == "per_job":
         fields["TresPerJob"] = replace_gpus(job.tres_per_job, layout.gpu(shape.gpus))
     return fields
 
@@ -218,9 +220,9 @@ def _verify(
         )
         if has != wanted
     ]
-    asked = job.tres_per_task if layout.form == "per_task" else job.tres_per_node
+    asked = job.tres_per_node
     gpus = shape.gpus_per_node if not shards else 0
-    if layout.form != "per_task" and gpus_in(asked) != gpus:
+    if (layout.form != "per_task" or shards) and gpus_in(asked) != gpus:
         faults.append(f"GPUs per node {gpus_in(asked)}, not {gpus}")
     if shards_in(asked) != shards:
         faults.append(f"shards {shards_in(asked)}, not {shards}")

@@ -54,6 +54,7 @@ def job_record(job: Json) -> JobRecord:
         tres_per_job=job["tres_per_job"],
         tres_per_node=job["tres_per_node"],
         tres_per_task=job["tres_per_task"],
+        per_gpu=",".join(filter(None, (job["cpus_per_tres"], job["memory_per_tres"]))),
         features=job["features"],
         dependency=job["dependency"],
         required_nodes=job["required_nodes"],

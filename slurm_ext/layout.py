@@ -8,7 +8,7 @@ from typing import Literal
 from ones.policies.model import Shape
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
-from ones.slurm_ext.tres import gpus_by_type, gpus_in, shards_by_type
+from ones.slurm_ext.tres import gpus_by_type, gpus_in, shards_in
 
 Form = Literal["per_job", "per_node", "per_task"]
 PER_NODE = 0  # as gpus_per_task: one task on each node, whatever its GPUs
@@ -44,19 +44,12 @@ class Layout:
 
     def gpu(self, count: int) -> str:
         """GPUs in the job's own type: Slurm refuses to mix typed with untyped."""
-        return self._of("gpu", count)
-
-    def shard(self, count: int) -> str:
-        """Shards, with the type of the GPU, so that the job's form can be read from them again."""
-        return self._of("shard", count)
-
-    def _of(self, name: str, count: int) -> str:
-        return f"gres/{name}:{self.gpu_type}:{count}" if self.gpu_type else f"gres/{name}:{count}"
+        return f"gres/gpu:{self.gpu_type}:{count}" if self.gpu_type else f"gres/gpu:{count}"
 
 
 def layout_of(job: JobRecord, mark: Mark) -> Layout:
     """Read the form of a job. Raises ValueError with why such a job can't be given other shapes."""
-    form, types = _form(job)
+    form, types = _form(job, mark)
     if len(types) > 1:
         raise ValueError(f"it asks for several types of GPU ({', '.join(sorted(types))})")
     ((gpu_type, count),) = types.items()
@@ -87,7 +80,16 @@ def gpu_type_wanted(job: JobRecord) -> str:
     return next(iter(types)) if len(types) == 1 else ""
 
 
-def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
+def cannot_share(job: JobRecord, mark: Mark) -> str:
+    """Why a job can't ask for shards instead of its GPU; empty: it can."""
+    if job.per_gpu:
+        return "it asks for CPUs or memory per GPU"
+    if gpu_type_wanted(job) not in ("", mark.gpu_type):
+        return "its mark does not say which type of GPU it asks for"
+    return ""
+
+
+def _form(job: JobRecord, mark: Mark | None = None) -> tuple[Form, dict[str, int]]:
     # --gpus-per-node comes last: our own reshapes write it beside --gpus.
     forms: tuple[tuple[Form, str], ...] = (
         ("per_job", job.tres_per_job),
@@ -95,10 +97,12 @@ def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
         ("per_node", job.tres_per_node),
     )
     for form, text in forms:
-        # A job that holds shards is one of ours that shares: it has one GPU's form.
-        types = gpus_by_type(text) or dict.fromkeys(shards_by_type(text), 1)
+        types = gpus_by_type(text)
         if types:
             return form, types
+    if shards_in(job.tres_per_node):
+        # One of ours that shares. Shards carry no type: with one, srun in the job would fail.
+        return "per_node", {mark.gpu_type if mark else "": 1}
     raise ValueError("it asks for no GPUs by --gpus, --gres, --gpus-per-node or --gpus-per-task")
 
 

@@ -13,9 +13,9 @@ MOST_COUNT = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1`; what follows a space is not ours.
+    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1;type=v100`; after a space it isn't ours.
 
-    Tasks and nodes are the job's own at submission: later its record shows the shape we gave it.
+    Tasks, nodes and type are the job's own at submission: later its record shows what we gave it.
     """
 
     sizes: Sizes
@@ -23,6 +23,7 @@ class Mark:
     held: bool  # held for onesd at submission
     tasks: int | None = None
     nodes: int | None = None
+    gpu_type: str = ""  # of its GPUs, where the job names one
 
     @classmethod
     def parse(cls, admin_comment: str) -> Mark | None:
@@ -57,6 +58,7 @@ class Mark:
             held=values["held"] == "1",
             tasks=_count(values, "tasks", least=0),
             nodes=_count(values, "nodes", least=1),
+            gpu_type=values.get("type", ""),
         )
 
 

@@ -207,6 +207,8 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
         tres_per_job=fields["tres_per_job"],
         tres_per_node=fields["tres_per_node"],
         tres_per_task=fields["tres_per_task"],
+        # A worker built before this field knows no better: its jobs don't share GPUs.
+        per_gpu=fields.get("per_gpu", "not known"),
         features=fields["features"],
         dependency=fields["dependency"],
         required_nodes=fields["required_nodes"],

@@ -38,6 +38,7 @@ class JobRecord:
     tres_per_job: str = ""  # such as gres/gpu:v100=4, as written by Slurm
     tres_per_node: str = ""
     tres_per_task: str = ""
+    per_gpu: str = ""  # CPUs and memory that it asks for per GPU
     features: str = ""
     dependency: str = ""
     required_nodes: str = ""  # folded hostlist

@@ -12,12 +12,13 @@ from ones.policies.model import Placement, Shape
 from ones.slurm_ext.actions import Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged, reshape_fields
 from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes
-from ones.slurm_ext.layout import layout_of
+from ones.slurm_ext.layout import cannot_share, layout_of
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
 from ones.slurm_ext.shards import alone, beside, gpus_held, half, holders
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 
+MARK = "ONES1:sizes=1-16;request=4;held=1"
 ONE = Shape(1, 1)
 ON_N1 = Placement.of({"n1": 1})
 NODE = NodeRecord(
@@ -50,7 +51,7 @@ def on_a_share(number: int, gpu: int = 0, **changes: object) -> JobRecord:
     [
         (
             {"tres_per_job": "gres/gpu:v100:4"},
-            {"TresPerNode": "gres/shard:v100:1", "TresPerJob": ""},
+            {"TresPerNode": "gres/shard:1", "TresPerJob": ""},
             {"TresPerNode": "gres/gpu:v100:2"},
         ),
         (
@@ -60,15 +61,16 @@ def on_a_share(number: int, gpu: int = 0, **changes: object) -> JobRecord:
         ),
         (
             {"tres_per_job": "", "tres_per_task": "cpu=2,gres/gpu:v100=1", "tasks": 4},
-            {"TresPerTask": "cpu=2,gres/shard:v100=1"},
-            {"TresPerTask": "cpu=2,gres/gpu:v100=1"},
+            {"TresPerNode": "gres/shard:1", "TresPerTask": "cpu=2"},
+            {"TresPerNode": "gres/gpu:v100:2"},
         ),
     ],
 )
 def test_every_form_asks_for_a_shard_and_for_gpus_again(
     asked: dict[str, object], shared: dict[str, str], again: dict[str, str]
 ) -> None:
-    job = a_record(**asked)
+    kind = ";type=v100" if "v100" in str(asked) else ""
+    job = a_record(**asked, admin_comment=f"{MARK};tasks=4;nodes=1{kind}")
     mark = Mark.read(job.admin_comment)
     fields = reshape_fields(job, layout_of(job, mark), ONE, cpus_per_gpu=0, shards=1)
     assert {key: fields.get(key) for key in shared} == shared
@@ -79,10 +81,28 @@ def test_every_form_asks_for_a_shard_and_for_gpus_again(
     }
     changed = {names[key]: fields[key] for key in names if key in fields}
     job = replace(job, **changed)  # type: ignore[arg-type]
-    assert layout_of(job, mark).gpu_type == ("v100" if "v100" in str(asked) else "")
+    assert layout_of(job, mark).gpu_type == ("v100" if kind else "")
     back = reshape_fields(job, layout_of(job, mark), Shape(1, 2), cpus_per_gpu=0)
     assert {key: back.get(key) for key in again} == again
     assert "shard" not in json.dumps(back)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"tres_per_job": "gres/gpu:v100:4"}, "its mark does not say which type"),
+        ({"tres_per_job": "gres/gpu:v100:4", "admin_comment": f"{MARK};type=v100"}, ""),
+        ({"per_gpu": "gres/gpu:2"}, "CPUs or memory per GPU"),
+    ],
+)
+def test_a_job_that_could_not_have_its_own_gpu_again_does_not_share(
+    changes: dict[str, object], why: str
+) -> None:
+    job = a_record(**changes)
+    found = cannot_share(job, Mark.read(job.admin_comment))
+    assert why in found
+    assert bool(why) == bool(found)
 
 
 def test_only_one_gpu_can_be_shared() -> None:
