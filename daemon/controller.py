@@ -164,7 +164,9 @@ class Controller:
             limits=limits,
         )
         self.store.set_fact(name, decided.memory)
-        moves = parted_from_plan(decided.verdict.allowed, self.sharing.partings(problem))
+        moving = [move.job for move in self.open_moves()]
+        partings = self.sharing.partings(problem, moving)
+        moves = parted_from_plan(decided.verdict.allowed, partings)
         verdict = replace(decided.verdict, allowed=tuple(moves))
         decisions = self._act(decided.problem, verdict, snapshot)
         if self.acts():

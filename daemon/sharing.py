@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -32,6 +32,7 @@ from ones.slurm_ext.shards import Gpu, holders
 from ones.slurm_ext.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+PATIENCE = 120.0  # seconds in which a job that joined another should have reported
 MEMORY = 1500  # measured pairs that onesd looks back on when it starts
 SLOW, MEMORY_SHORT, GPU_FAULT, STRANGERS = "slow", "memory", "gpu", "strangers"
 FAILED = ("FAILED", "OUT_OF_MEMORY")
@@ -117,18 +118,25 @@ class SharingBook:
         self._expected |= found
         return found
 
-    def partings(self, problem: Problem) -> list[Move]:
-        """The moves that end pairs which must not go on: the one that came later goes."""
+    def partings(self, problem: Problem, moving: Collection[int]) -> list[Move]:
+        """The moves that end pairs which must not go on: the one that came later goes.
+
+        The other one goes in its place if that one can't be moved, and has had time to say that it
+        can. Nothing is done as long as one of both is being moved.
+        """
         jobs = {job.id: job for job in problem.jobs}
         second = riders(problem)
         moves = []
         for row in self._open():
-            if not row["parted"]:
-                continue
             both = [JobId(row["first"]), JobId(row["second"])]
+            if not row["parted"] or not {*both}.isdisjoint(map(JobId, moving)):
+                continue
             both.sort(key=lambda id_: id_ not in second)
-            for id_, other in ((both[0], both[1]), (both[1], both[0])):
+            if problem.now - row["at"] < PATIENCE:
+                del both[1:]
+            for id_ in both:
                 if id_ in jobs and not jobs[id_].fixed:
+                    other = row["first"] + row["second"] - id_
                     reason = f"parted from job {other}: {_words(row['parted'])}"
                     moves.append(Move(job=id_, kind="preempt", reason=reason))
                     break

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gavel_rounds_rig import LIMITS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, an_outlook, on
 
@@ -265,13 +265,15 @@ def test_what_a_pair_leaves_free_goes_to_who_waits() -> None:
     assert [(move.job, move.kind) for move in found.verdict.allowed] == [(3, "start")]
 
 
+@settings(deadline=None, max_examples=60)
 @given(
-    states=st.lists(st.sampled_from(["waits", "whole", "half"]), min_size=2, max_size=7),
+    states=st.lists(st.sampled_from(["waits", "whole", "half", "pair"]), min_size=2, max_size=7),
+    fixed=st.sets(st.integers(1, 7), max_size=3),
     allowed=st.sets(st.tuples(st.integers(1, 7), st.integers(1, 7)), max_size=12),
     policy=st.sampled_from(["liquid", GAVEL, "gavel:gandiva"]),
 )
 def test_no_plan_puts_more_than_two_on_a_gpu_or_those_who_may_not(
-    states: list[str], allowed: set[tuple[int, int]], policy: str
+    states: list[str], fixed: set[int], allowed: set[tuple[int, int]], policy: str
 ) -> None:
     """`decide` validates every plan; what is checked here is what its moves come to."""
     nodes = sharing_nodes(2, 2)
@@ -279,14 +281,20 @@ def test_no_plan_puts_more_than_two_on_a_gpu_or_those_who_may_not(
     jobs = []
     for id_, state in enumerate(states, start=1):
         placed = on(**{room.pop(): 1}) if state != "waits" and room else None
-        share = placed is not None and state == "half"
-        jobs.append(one_gpu(id_, nodes, placement=placed, share=share))
+        share = placed is not None and state in ("half", "pair")
+        more = {"placement": placed, "share": share, "fixed": "grace" if id_ in fixed else ""}
+        jobs.append(one_gpu(id_, nodes, **more))
+        if share and state == "pair":
+            rider = one_gpu(id_ + 10, nodes, **more, started=1.0)
+            jobs[-1] = replace(jobs[-1], beside=rider.id)
+            jobs.append(replace(rider, beside=jobs[-1].id))
     pairs = speeds(*((min(both), max(both)) for both in allowed if both[0] != both[1]))
     problem = a_problem(jobs, nodes, pairs=pairs)
     problem = replace(problem, outlooks={job.id: an_outlook(1e5) for job in jobs})
     found = decided(problem, make(policy, site=Site(sharing=True)))
+    before = {job.id: job.beside for job in jobs}
     for move in found.verdict.allowed:
-        if move.beside is not None:
+        if move.beside is not None and JobId(move.beside) != before[move.job]:
             assert (min(move.job, move.beside), max(move.job, move.beside)) in pairs
     hosts = [one.beside for one in found.plan.assignments.values() if one.beside is not None]
     assert len(hosts) == len({*hosts}), "nobody is in two pairs"

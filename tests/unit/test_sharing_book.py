@@ -37,6 +37,8 @@ class Rig:
         self.now = 1000.0
         self.records: dict[int, JobRecord] = {}
         self.xid: int | None = None
+        self.moving: list[int] = []
+        self.fixed: dict[int, str] = {}
         self.start_daemon()
 
     def start_daemon(self) -> None:
@@ -100,6 +102,7 @@ class Rig:
             user=record.user,
             placement=on(n1=1) if runs else None,
             started=record.started if runs else None,
+            fixed=self.fixed.get(record.id, ""),
             share=bool(record.shares),
             beside=others[0] if others else None,
         )
@@ -134,7 +137,8 @@ class Rig:
         snapshot, problem = self.snapshot(), self.problem()
         self.book.take(problem, snapshot, now=self.now)
         self.allowed = self.book.pairs(problem, snapshot, now=self.now)
-        self.moves = [(move.job, move.kind, move.reason) for move in self.book.partings(problem)]
+        found = self.book.partings(problem, self.moving)
+        self.moves = [(move.job, move.kind, move.reason) for move in found]
 
 
 @pytest.fixture
@@ -250,6 +254,23 @@ def test_a_job_that_fails_with_memory_to_spare_closes_nothing(rig: Rig) -> None:
     rig.round()
     assert rig.book.closed(rig.now) == {}
     assert rig.book.view()[0]["parted"] == ""
+
+
+def test_a_pair_is_parted_once_and_not_both_of_it(rig: Rig) -> None:
+    rig.fixed = {2: "preempt under way"}
+    rig.moving = [2]
+    for _ in range(20):
+        rig.round(memory=0.95 * CARD)
+        assert rig.moves == []
+
+
+def test_the_other_one_goes_where_the_later_one_never_says_that_it_can(rig: Rig) -> None:
+    rig.fixed = {2: "it has not yet said that it can save a checkpoint"}
+    rig.round(memory=0.95 * CARD)
+    assert rig.moves == []
+    for _ in range(10):
+        rig.round()
+    assert [move[0] for move in rig.moves] == [1]
 
 
 def test_two_that_were_not_to_meet_are_parted(tmp_path: Path) -> None:
