@@ -99,7 +99,8 @@ class Api:
             if isinstance(received.message, Report) and received.message.tunes
             if (lease := self._controller.lease(received.message.job)) is not None
         ]
-        return _json(Heard(leases=tuple(leases)))
+        staged, at = self._controller.staged()
+        return _json(Heard(leases=tuple(leases), staged=staged, staged_at=at))
 
     async def _lease(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]

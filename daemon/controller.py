@@ -14,6 +14,8 @@ import numpy as np
 
 from ones.daemon.choice import Choice
 from ones.daemon.config import Config
+from ones.daemon.events import Events, unsettled
+from ones.daemon.filling import Filling
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
@@ -22,6 +24,7 @@ from ones.daemon.needs import NeedsBook
 from ones.daemon.pair_moves import parted_from_plan, waits_for
 from ones.daemon.records import Records
 from ones.daemon.sharing import SharingBook
+from ones.daemon.staging import Gated, Staging, in_use
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
@@ -36,6 +39,7 @@ from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
+from ones.slurm_ext.staging import StageJobs
 
 log = logging.getLogger(__name__)
 ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
@@ -95,6 +99,7 @@ class Controller:
         self.inbox = Inbox()
         self.metrics = Metrics()
         self.wake = asyncio.Event()
+        self.events = Events(config.events, self.metrics)
         self.trouble = ""
         self.published = Round(
             number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=_NOTHING
@@ -103,8 +108,9 @@ class Controller:
         self._commands = commands
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
-        self.needs = NeedsBook(store, commands)
+        self.needs = NeedsBook(store, commands, quality=config.needs.quality())
         self.sharing = SharingBook(store, self.inbox, self.needs, config.sharing)
+        self.staging = Staging(config.staging, store, StageJobs(commands))
         self._mover = Mover(
             store,
             Actuator(commands),
@@ -113,6 +119,7 @@ class Controller:
             self.metrics,
             limits=config.move_limits(),
             clock=clock,
+            filling=Filling(config.needs, self.needs, store, commands),
         )
         # A round and a tick never touch Slurm at the same time: one writer.
         self._one = threading.Lock()
@@ -151,6 +158,8 @@ class Controller:
             priors=self.config.estimator.priors(),
             knowledge=self.config.estimator.knowledge(),
         )
+        gated = self._gate(problem, snapshot)
+        problem = replace(problem, jobs=gated.jobs)
         problem = self._with_pairs(problem, snapshot, now=begun)
         limits, history = self.config.guard.limits(), self._records.history(begun)
         number, policy = self.published.number + 1, self.choice.policy
@@ -163,6 +172,22 @@ class Controller:
             history=history,
             limits=limits,
         )
+        if gated.waiting:
+            ready = replace(problem, jobs=_started(problem.jobs, gated.waiting))
+            shadow = decide(
+                ready,
+                policy,
+                self.store.fact(name),
+                np.random.default_rng([self.config.seed, number]),
+                history=history,
+                limits=limits,
+            )
+            planned = {
+                move.job: move.target
+                for move in shadow.verdict.allowed
+                if move.kind == "start" and move.target is not None
+            }
+            self.staging.begin(gated.waiting, planned, ready, snapshot, now=begun)
         self.store.set_fact(name, decided.memory)
         moving = [move.job for move in self.open_moves()]
         partings = self.sharing.partings(problem, moving)
@@ -172,15 +197,22 @@ class Controller:
         if self.acts():
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
+            self.staging.tidy(snapshot, now=begun)
         self._record(
             number=number,
             begun=begun,
             snapshot=snapshot,
             problem=decided.problem,
-            plan=decided.plan,
+            plan=replace(decided.plan, idle={**decided.plan.idle, **gated.notes}),
             decisions=decisions,
             ignored=ignored,
         )
+
+    def _gate(self, problem: Problem, snapshot: Snapshot) -> Gated:
+        """Jobs that wait for their data are planned for later; not by one who only observes."""
+        if not self.acts():
+            return Gated(problem.jobs, {}, frozenset())
+        return self.staging.gate(problem.jobs, snapshot, now=problem.now)
 
     def _observe(self) -> Snapshot:
         begun = self.clock()
@@ -304,6 +336,8 @@ class Controller:
             ignored=ignored,
             gap=plan.gap,
         )
+        if unsettled(snapshot):
+            self._loop.call_soon_threadsafe(self.events.happened, "completing")
         self.metrics.plan_gap.set(float("nan") if plan.gap is None else plan.gap)
         self._records.round(self.published, self.config, keep=self.config.keep_days * 86400)
         waiting = sum(1 for job in problem.jobs if job.placement is None)
@@ -327,9 +361,11 @@ class Controller:
         return self._mover.open()
 
     def hear(self, report: NodeReport) -> None:
-        """Take an agent's report; a fresh checkpoint is acted on at once."""
+        """Take an agent's report; a fresh checkpoint is acted on at once, a job's end soon."""
         if self.inbox.accept(report, now=self.clock()):
             self._loop.call_soon_threadsafe(self.wake.set)
+        if report.ended:
+            self._loop.call_soon_threadsafe(self.events.happened, "agent")
 
     def lease(self, job: int) -> Lease | None:
         """What the job's environment should say.
@@ -350,6 +386,11 @@ class Controller:
             batch=row["batch"] if planned else None,
             checkpoint_signal=self.config.checkpoint_signal,
         )
+
+    def staged(self) -> tuple[tuple[int, ...], float]:
+        """The stage-in jobs whose data are still needed, and when Slurm was seen so."""
+        seen = self.published.snapshot
+        return in_use(seen), seen.taken
 
     def refresh_runs(self, jobs: Sequence[int]) -> None:
         """Read these jobs' runs from Slurm's accounting into the database."""
@@ -409,6 +450,10 @@ class Controller:
             )
             self._operators = (self.clock(), names)
         return user in names
+
+
+def _started(jobs: Sequence[Job], which: frozenset[JobId]) -> tuple[Job, ...]:
+    return tuple(replace(job, startable=job.startable or job.id in which) for job in jobs)
 
 
 def _decision(move: Move, job: Job, verdict: str) -> Decision:

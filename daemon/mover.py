@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from ones.daemon.filling import Filling
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning, fits
 from ones.daemon.metrics import Metrics
 from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import Job, Placement
-from ones.slurm_ext.actions import Release
+from ones.slurm_ext.actions import Release, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
@@ -41,7 +43,9 @@ class Mover:
         *,
         limits: MoveLimits,
         clock: Callable[[], float],
+        filling: Filling | None = None,
     ) -> None:
+        self._filling = filling
         self._store = store
         self._actuator = actuator
         self._inbox = inbox
@@ -135,10 +139,13 @@ class Mover:
             following = advance(move, record, evidence, self._limits)
             # Intent first: after a crash here, `advance` finds the step begun and looks again.
             self._record(move, following.move)
-            if following.action is None:
+            action = following.action
+            if action is None:
                 return
+            if isinstance(action, Reshape) and record is not None:
+                action = self._with_request(action, record)
             try:
-                record = self._actuator.perform(following.action)
+                record = self._actuator.perform(action)
             except JobChanged as fault:
                 log.info("job %d: %s; looked at again", move.job, fault)
                 return
@@ -146,8 +153,16 @@ class Mover:
                 self._metrics.slurm_errors.inc()
                 log.warning("job %d: %s; tried again", move.job, fault)
                 return
+            if isinstance(action, Reshape) and action.request.why and record and self._filling:
+                self._filling.written(record, action.request, now=self._clock())
             self._record(following.move, following.done)
             move = following.done
+
+    def _with_request(self, action: Reshape, record: JobRecord) -> Reshape:
+        if self._filling is None:
+            return action
+        request = self._filling.request(record, action.target, now=self._clock())
+        return action if request is None else replace(action, request=request)
 
     def _record(self, before: MoveRecord, after: MoveRecord) -> None:
         if after == before:

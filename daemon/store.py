@@ -78,6 +78,16 @@ _MIGRATIONS = (
     CREATE INDEX needs_by_family ON needs(family, at);
     """,
     """
+    CREATE TABLE fills(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, at REAL NOT NULL, memory INTEGER,
+        memory_asked INTEGER, cpus INTEGER, why TEXT NOT NULL, PRIMARY KEY(job, restarts));
+    """,
+    """
+    CREATE TABLE stages(
+        job INTEGER PRIMARY KEY, stage INTEGER NOT NULL, nodes TEXT NOT NULL, begun REAL,
+        ended REAL, outcome TEXT NOT NULL);
+    """,
+    """
     CREATE TABLE pairs(
         id INTEGER PRIMARY KEY, at REAL NOT NULL, ended REAL, node TEXT NOT NULL,
         gpu INTEGER NOT NULL, first INTEGER NOT NULL, second INTEGER NOT NULL,
@@ -181,7 +191,16 @@ class Store:
         """Drop the history of what ended before that time."""
         with self.transaction():
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
-            for table in ("runs", "reports", "leases", "holds", "moves", "decisions"):
+            for table in (
+                "runs",
+                "reports",
+                "leases",
+                "holds",
+                "moves",
+                "decisions",
+                "fills",
+                "stages",
+            ):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
             for table in (
                 "observations",

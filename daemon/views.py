@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ones.daemon import needs
+from ones.daemon import filling, needs
 from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
@@ -203,12 +203,21 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
         if move["outcome"] not in ("", "done")
     ]
     report = controller.store.row("SELECT report FROM reports WHERE job = ?", number)
+    fills = _fills(controller, number)
     return _answer(
         job={**known, "report": json.loads(report["report"]) if report else None},
         runs=runs,
         moves=moves,
         refused=refused,
+        staged=controller.staging.told(number),
+        requests=[{**row, "words": filling.words(row)} for row in fills],
     )
+
+
+def _fills(controller: Controller, number: int) -> list[Json]:
+    """What onesd wrote into the job's request, start by start."""
+    rows = controller.store.rows("SELECT * FROM fills WHERE job = ? ORDER BY restarts", number)
+    return [dict(row) for row in rows]
 
 
 def _visible(controller: Controller, number: int, only: str | None) -> Json:
@@ -321,6 +330,9 @@ def explain(controller: Controller, number: int, only: str | None) -> Json:
     for move in controller.open_moves():
         if int(move.job) == number:
             lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
+    lines += [filling.words(row) for row in _fills(controller, number)[-1:]]
+    if staged := controller.staging.told(number):
+        lines.append(staged)
     outlook = last.problem.outlooks.get(this.id) if last.problem else None
     if outlook is None or last.problem is None:
         return _answer(lines=lines, sizes=[])

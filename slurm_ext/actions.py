@@ -28,6 +28,15 @@ class RequeueHold:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a job asks for on each node beside GPUs; None: what it asked for before."""
+
+    memory: int | None = None  # MiB
+    cpus: int | None = None
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Reshape:
     """Give the held job a shape and the nodes to have it on.
@@ -38,6 +47,7 @@ class Reshape:
     job: int
     restarts: int
     target: Placement
+    request: Request = Request()
     shards: int = 0
 
 

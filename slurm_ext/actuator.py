@@ -8,6 +8,7 @@ more, because an exit status of 0 does not mean that Slurm did what it was told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from ones.policies.model import Shape
@@ -112,8 +113,16 @@ class Actuator:
         if locked is None or locked.restarts != job.restarts:
             raise JobChanged(job.id, "is not the same any more")
         _expect_held(locked)
-        cpus_per_gpu = gpus_in(raw["cpus_per_tres"])
-        wanted = reshape_fields(job, layout, shape, cpus_per_gpu=cpus_per_gpu, shards=action.shards)
+        wanted = reshape_fields(
+            job,
+            layout,
+            shape,
+            cpus_per_gpu=gpus_in(raw["cpus_per_tres"]),
+            least_cpus=action.request.cpus or 0,
+            shards=action.shards,
+        )
+        if action.request.memory is not None:
+            wanted["MinMemoryNode"] = str(action.request.memory)
         self._write(
             "scontrol",
             "update",
@@ -122,9 +131,11 @@ class Actuator:
             f"ReqNodeList={fold(action.target.nodes)}",
             "StartTime=now",  # a requeued job would begin two minutes late
         )
-        after = self._reread(job.id)
-        if after is not None and after.state == "PENDING":
+        found = self._read(job.id)
+        after = None if found is None else job_record(found)
+        if found is not None and after is not None and after.state == "PENDING":
             _verify(after, layout, shape, action.target.nodes, shards=action.shards)
+            _verify_memory(after, found, action.request.memory)
         return after
 
     def _release(self, job: JobRecord) -> JobRecord | None:
@@ -171,7 +182,13 @@ class Actuator:
 
 
 def reshape_fields(
-    job: JobRecord, layout: Layout, shape: Shape, *, cpus_per_gpu: int, shards: int = 0
+    job: JobRecord,
+    layout: Layout,
+    shape: Shape,
+    *,
+    cpus_per_gpu: int,
+    least_cpus: int = 0,
+    shards: int = 0,
 ) -> dict[str, str]:
     """What one scontrol update has to say for a job to ask for `shape` in its own form.
 
@@ -184,7 +201,10 @@ def reshape_fields(
     no type, because srun in the job would fail with one.
     """
     tasks = layout.tasks_per_node(shape)
-    cpus = max(tasks * job.cpus_per_task, shape.gpus_per_node * cpus_per_gpu)
+    # Slurm can't place CPUs that belong to no task (BadConstraints): they are asked for by task.
+    filled = least_cpus and layout.form != "per_task"
+    per_task = ceil(least_cpus / tasks) if filled else job.cpus_per_task
+    cpus = max(tasks * per_task, shape.gpus_per_node * cpus_per_gpu)
     fields = {
         "NumNodes": f"{shape.nodes}-{shape.nodes}",
         "NumTasks": str(shape.nodes * tasks),
@@ -193,6 +213,8 @@ def reshape_fields(
     if layout.form == "per_task" and not shards:
         return fields
     fields["MinCPUsNode"] = str(cpus)
+    if filled:
+        fields["CpusPerTask"] = str(per_task)
     if shards:
         fields["TresPerNode"] = replace_gpus(job.tres_per_node, f"gres/shard:{shards}")
         if layout.form == "per_job":
@@ -231,6 +253,17 @@ def _verify(
     if faults:
         raise SlurmError(
             f"scontrol update JobId={job.id}", f"Slurm agreed, but it has {', '.join(faults)}"
+        )
+
+
+def _verify_memory(job: JobRecord, raw: Mapping[str, Any], wanted: int | None) -> None:
+    if wanted is None:
+        return
+    has = raw["memory_per_node"]
+    if not (has["set"] and has["number"] == wanted):
+        raise SlurmError(
+            f"scontrol update JobId={job.id}",
+            f"Slurm agreed, but it asks for {has['number']} MiB of each node, not {wanted}",
         )
 
 

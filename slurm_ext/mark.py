@@ -13,7 +13,8 @@ MOST_COUNT = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1;type=v100`; after a space it isn't ours.
+    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1;mem=no;cpu=no;type=v100`, then a space and
+    others'.
 
     Tasks, nodes and type are the job's own at submission: later its record shows what we gave it.
     """
@@ -24,6 +25,9 @@ class Mark:
     tasks: int | None = None
     nodes: int | None = None
     gpu_type: str = ""  # of its GPUs, where the job names one
+    memory: int | None = None  # MiB of each node, where it was asked for so
+    left_out: frozenset[str] = frozenset()  # of memory and cpus, what its user said nothing of
+    stage: int | None = None  # the job that stages data in for it
 
     @classmethod
     def parse(cls, admin_comment: str) -> Mark | None:
@@ -59,7 +63,18 @@ class Mark:
             tasks=_count(values, "tasks", least=0),
             nodes=_count(values, "nodes", least=1),
             gpu_type=values.get("type", ""),
+            stage=_count(values, "stage", least=1),
+            memory=None if values.get("mem") in (None, "no", "yes") else _memory(values),
+            left_out=frozenset(
+                name
+                for name, key in (("memory", "mem"), ("cpus", "cpu"))
+                if values.get(key) == "no"
+            ),
         )
+
+
+def _memory(values: dict[str, str]) -> int | None:
+    return _count(values, "mem", least=0) or None  # 0 is all that the node has
 
 
 def _count(values: dict[str, str], key: str, *, least: int) -> int | None:

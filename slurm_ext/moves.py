@@ -318,7 +318,7 @@ def _shaping(case: _Case) -> Next:
 def _shape(case: _Case) -> Next:
     move = case.move
     assert move.target is not None, "only a preempt has none"
-    reshape = Reshape(move.job, move.expected_restarts, move.target, move.shards)
+    reshape = Reshape(move.job, move.expected_restarts, move.target, shards=move.shards)
     return Next(move, reshape, replace(move, step="shaped"))
 
 

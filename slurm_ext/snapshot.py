@@ -8,6 +8,8 @@ from typing import Protocol
 
 MARK = "ONES1:"  # begins the admin_comment of a job that opted in; only job_submit.lua writes it
 
+STAGE_MARK = "ONES-STAGE1:"  # the same of a job that stages data in for one that opted in
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:

@@ -61,6 +61,7 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
             config=config.agent,
             sampler=sampler,
             onesd=Onesd(session, config.controller, node),
+            stage_folder=config.staging.folder,
         )
         server = await agent.open()
         try:

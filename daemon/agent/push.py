@@ -47,16 +47,16 @@ class Onesd:
         self._node = node
         self._sign = sign
 
-    async def send(self, report: NodeReport) -> tuple[Lease, ...]:
-        """Push a report; the leases that may have changed. Raises ControllerError."""
+    async def send(self, report: NodeReport) -> Heard:
+        """Push a report; what onesd says to it. Raises ControllerError."""
         body = msgspec.json.encode(report)
         answer = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
         if answer is None:
             raise self._fault("takes no reports; is it another program, or of another release?")
         try:
-            return msgspec.json.decode(answer, type=Heard).leases
+            return msgspec.json.decode(answer, type=Heard)
         except msgspec.DecodeError:
-            return ()  # it has taken the report, and leases come with every answer
+            return Heard()  # it has taken the report, and leases come with every answer
 
     async def lease(self, job: int) -> Lease | None:
         """What onesd gave the job, None where it knows nothing of it; raises ControllerError."""
@@ -118,7 +118,7 @@ class Pusher:
         *,
         interval: float,
         done: Callable[[NodeReport, bool], None] = lambda _report, _heard: None,
-        learn: Callable[[Lease], None] = lambda _lease: None,
+        learn: Callable[[Heard], None] = lambda _heard: None,
     ) -> None:
         self._onesd = onesd
         self._build = build
@@ -151,7 +151,7 @@ class Pusher:
         self._urgent.clear()
         report = await self._build()
         try:
-            leases = await self._onesd.send(report)
+            heard = await self._onesd.send(report)
         except ControllerError as fault:
             self._failures += 1
             if str(fault) != self._told:
@@ -162,8 +162,7 @@ class Pusher:
         if self._failures:
             log.info("onesd hears us again, after %d attempts", self._failures)
         self._failures, self._told = 0, ""
-        for lease in leases:
-            self._learn(lease)
+        self._learn(heard)
         self._done(report, True)
 
     def _pause(self) -> float:

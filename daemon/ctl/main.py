@@ -241,6 +241,10 @@ def job(job: int, as_json: bool, noheader: bool, fields: str | None) -> None:
         for run in answer["runs"]
     ]
     click.echo(table(rows, RUN_COLUMNS, header=not noheader, fields=fields))
+    if answer["staged"]:
+        click.echo(cell(answer["staged"]))
+    for request in answer["requests"]:
+        click.echo(f"{moment(request['at'])}  {cell(request['words'])}")
     for refused in answer["refused"]:
         click.echo(f"{moment(refused['at'])}  {refused['kind']}: {cell(refused['outcome'])}")
 

@@ -29,6 +29,7 @@ local ones = {}
 local HEARTBEAT = ONES_HEARTBEAT or "/run/ones/heartbeat"
 
 local MARK = "ONES1:"      -- as in slurm_ext/snapshot.py
+local STAGE_MARK = "ONES-STAGE1:"  -- as in slurm_ext/snapshot.py
 local LONGEST_TEXT = 256   -- as in policies/sizes.py
 local MOST_GPUS = 65536    -- as in policies/sizes.py
 local LONGEST_HEARTBEAT = 65536
@@ -169,6 +170,20 @@ local function own_request(job)
     return 0, 0, 0, nil
 end
 
+-- What the job's user said of memory and CPUs, for the mark: "no" where he said nothing, of memory
+-- the MiB of each node where he said that.
+local function named(job)
+    local memory = "no"
+    if job.min_mem_per_node then
+        memory = string.format("%d", job.min_mem_per_node)
+    elseif job.min_mem_per_cpu or (job.mem_per_tres or "") ~= "" then
+        memory = "yes"
+    end
+    local cpus = number(job.cpus_per_task) or number(job.pn_min_cpus) or (job.cpus_per_tres or "") ~= ""
+        or (job.tres_per_task or ""):match("cpu")
+    return memory, cpus and "yes" or "no"
+end
+
 -- What onesd last said, or nil where it said nothing that can be read:
 -- hold (whether to hold new jobs now) and the GPUs of each partition.
 local function read_heartbeat(now)
@@ -258,19 +273,29 @@ local function check_kind(job)
     end
 end
 
--- The value of --elastic: "" for a bare one, nil without one.
+-- What the SPANK plugin says under that name: ELASTIC is "" for a bare --elastic, nil without one.
 -- Slurm hands the SPANK environment over as a list of NAME=VALUE, some versions as a map.
-local function elastic_value(job)
+local function spank_value(job, name)
     for key, entry in pairs(job.spank_job_env or {}) do
-        if key == "ELASTIC" then
+        if key == name then
             return tostring(entry)
         end
-        local value = type(entry) == "string" and entry:match("^ELASTIC=(.*)$")
+        local value = type(entry) == "string" and entry:match("^" .. name .. "=(.*)$")
         if value then
             return value
         end
     end
     return nil
+end
+
+-- The job that stages data in for this one, for the mark; "" where there is none of the same user.
+local function stage_of(job, uid)
+    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d+$")
+    local other = id and slurm.jobs and slurm.jobs[id]
+    if not other or other.user_id ~= uid or (other.admin_comment or ""):sub(1, #STAGE_MARK) ~= STAGE_MARK then
+        return ""
+    end
+    return ";stage=" .. id
 end
 
 -- Decide on an elastic job; returns what to write. Refuses by raising, changes nothing.
@@ -311,22 +336,27 @@ local function assess(job, part_list, value)
     return { sizes = write_sizes(counts, text), request = request, held = held, kind = kind }
 end
 
-local function admit(job, part_list)
+local function admit(job, part_list, uid)
     local comment = job.admin_comment or ""
-    if comment:sub(1, #MARK) == MARK then
+    if comment:sub(1, #MARK) == MARK or comment:sub(1, #STAGE_MARK) == STAGE_MARK then
         comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
         job.admin_comment = ""
     end
-    local value = elastic_value(job)
+    if spank_value(job, "STAGING") == "1" then
+        job.admin_comment = comment == "" and STAGE_MARK or STAGE_MARK .. " " .. comment
+        return
+    end
+    local value = spank_value(job, "ELASTIC")
     if not value then
         return
     end
     local verdict = assess(job, part_list, value)
     -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
     -- at a size where both look alike.
-    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d", MARK,
+    local memory, cpus = named(job)
+    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s%s", MARK,
         verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
-        number(job.min_nodes) or 1)
+        number(job.min_nodes) or 1, memory, cpus, stage_of(job, uid))
     if verdict.kind and verdict.kind:match("^[%w_.-]+$") then
         mark = mark .. ";type=" .. verdict.kind  -- a job that shares a GPU asks for no type for a while
     end
@@ -341,8 +371,8 @@ local function admit(job, part_list)
 end
 
 -- For slurm_job_submit. Never raises.
-function ones.submit(job_desc, part_list, _)
-    local ok, fault = pcall(admit, job_desc, part_list)
+function ones.submit(job_desc, part_list, submit_uid)
+    local ok, fault = pcall(admit, job_desc, part_list, submit_uid)
     if ok then
         return slurm.SUCCESS
     end

@@ -53,7 +53,7 @@ class Answer:
         return (
             None
             if comment is None
-            else re.sub(r";tasks=\d+;nodes=\d+(;type=\w+)?", "", str(comment))
+            else re.sub(r";tasks=\d+;nodes=\d+;mem=\w+;cpu=\w+(;type=\w+)?", "", str(comment))
         )
 
 
@@ -303,12 +303,12 @@ def test_the_option_is_found_in_a_map_as_in_a_list(slurmctld: Slurmctld) -> None
 
 def test_the_mark_keeps_the_tasks_and_nodes_of_the_submission(slurmctld: Slurmctld) -> None:
     answer = slurmctld.elastic("4", tres_per_node="gres/gpu:2", min_nodes=2, num_tasks=4)
-    assert answer.job["admin_comment"].endswith(";tasks=4;nodes=2")
+    assert answer.job["admin_comment"].endswith(";tasks=4;nodes=2;mem=no;cpu=no")
 
 
 def test_the_mark_keeps_the_type_that_is_asked_for(slurmctld: Slurmctld) -> None:
     answer = slurmctld.elastic("4", tres_per_node="gres/gpu:v100:4")
-    assert answer.job["admin_comment"].endswith(";nodes=1;type=v100")
+    assert answer.job["admin_comment"].endswith(";nodes=1;mem=no;cpu=no;type=v100")
     assert Mark.read(answer.job["admin_comment"]).gpu_type == "v100"
     assert "type" not in slurmctld.elastic("4", tres_per_node="gres/gpu:4").job["admin_comment"]
     strange = slurmctld.elastic("4", tres_per_node="gres/gpu:a;held=1:4")
@@ -361,7 +361,7 @@ def test_a_sites_own_hooks_stay_and_can_call_ours(slurmctld: Slurmctld) -> None:
     job = slurmctld.table({**A_BATCH_JOB, "tres_per_job": "gres/gpu:2"})
     job["spank_job_env"] = slurmctld.table({0: "ELASTIC=2"})
     assert ones.submit(job, None, 1000) == SUCCESS
-    assert job["admin_comment"] == "ONES1:sizes=2;request=2;held=0;tasks=0;nodes=1"
+    assert job["admin_comment"] == "ONES1:sizes=2;request=2;held=0;tasks=0;nodes=1;mem=no;cpu=no"
 
 
 @pytest.mark.parametrize("version", ["lua51", "lua52", "lua53", "lua54"])
@@ -377,7 +377,8 @@ def test_it_runs_on_every_lua_that_slurm_is_built_with(tmp_path: Path, version: 
     job = lua.table_from({"script": "x", "tres_per_node": "gres/gpu:v100:4", "min_nodes": 2.0})
     job["spank_job_env"] = lua.table_from({0: "ELASTIC=4-16:4"})
     assert lua.globals().slurm_job_submit(job, lua.table_from({}), 1000) == SUCCESS
-    assert job["admin_comment"] == "ONES1:sizes=4-16:4;request=8;held=1;tasks=0;nodes=2;type=v100"
+    own = "ONES1:sizes=4-16:4;request=8;held=1;tasks=0;nodes=2;mem=no;cpu=no;type=v100"
+    assert job["admin_comment"] == own
 
 
 part = st.from_regex(r"[0-9]{1,3}(-[0-9]{1,3}(:[0-9]{1,2})?)?", fullmatch=True)
