@@ -69,6 +69,7 @@ class Api:
                 web.get("/v1/plan", self._plan),
                 web.post("/v1/estimate", self._estimate),
                 web.get("/v1/report/needs", self._report_needs),
+                web.get("/v1/sharing", self._sharing),
                 web.get("/v1/policy", self._policy),
                 web.post("/v1/policy", self._choose_policy),
                 web.post("/v1/pause", self._pause),
@@ -158,6 +159,10 @@ class Api:
     async def _jobs(self, request: web.Request) -> web.Response:
         peer = await self._peer(request)
         return _json(views.jobs(self._controller, _only(peer)))
+
+    async def _sharing(self, request: web.Request) -> web.Response:
+        peer = await self._peer(request)
+        return _json(views.sharing(self._controller, _only(peer)))
 
     async def _job(self, request: web.Request) -> web.Response:
         peer = await self._peer(request)

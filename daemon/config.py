@@ -13,6 +13,7 @@ import msgspec
 
 from ones.estimator.assess import Knowledge, Priors
 from ones.estimator.needs.estimate import Quality
+from ones.estimator.pairing import Rules
 from ones.policies.gavel.rounds_settings import RoundSettings
 from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT, Policy
@@ -104,9 +105,25 @@ class GavelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SharingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether jobs may share GPUs."""
+    """Whether jobs may share GPUs, which, and when they are parted."""
 
     allow: bool = False
+    between: Literal["any", "account", "user"] = "any"  # whose jobs may meet on a GPU
+    most_busy: Annotated[float, msgspec.Meta(gt=0, le=2)] = 1.0  # of its time, both added up
+    spare_memory: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # of the card, left free
+    least_speed: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.6  # of each, to that alone
+    tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
+    """A pair of which one is slower than so many times what was expected is parted ..."""
+    reports: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5  # ... over so many reports of each
+    rest_after_fault: Period = 86400.0  # for which a GPU is not shared
+
+    def rules(self) -> Rules:
+        return Rules(
+            most_busy=self.most_busy,
+            spare_memory=self.spare_memory,
+            least_speed=self.least_speed,
+            between=self.between,
+        )
 
 
 class NeedsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,13 +21,15 @@ from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
+from ones.daemon.pair_moves import parted_from_plan, waits_for
 from ones.daemon.records import Records
+from ones.daemon.sharing import SharingBook
 from ones.daemon.staging import Gated, Staging, in_use
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
 from ones.policies.guard import Move, Verdict
-from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
+from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, SharesGpus
 from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
@@ -35,6 +37,7 @@ from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, to_release, waiting_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import MoveRecord
+from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
 from ones.slurm_ext.staging import StageJobs
 
@@ -106,6 +109,7 @@ class Controller:
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
         self.needs = NeedsBook(store, commands, quality=config.needs.quality())
+        self.sharing = SharingBook(store, self.inbox, self.needs, config.sharing)
         self.staging = Staging(config.staging, store, StageJobs(commands))
         self._mover = Mover(
             store,
@@ -156,6 +160,7 @@ class Controller:
         )
         gated = self._gate(problem, snapshot)
         problem = replace(problem, jobs=gated.jobs)
+        problem = self._with_pairs(problem, snapshot, now=begun)
         limits, history = self.config.guard.limits(), self._records.history(begun)
         number, policy = self.published.number + 1, self.choice.policy
         name = f"memory:{policy.name}"
@@ -184,7 +189,11 @@ class Controller:
             }
             self.staging.begin(gated.waiting, planned, ready, snapshot, now=begun)
         self.store.set_fact(name, decided.memory)
-        decisions = self._act(decided.problem, decided.verdict, snapshot)
+        moving = [move.job for move in self.open_moves()]
+        partings = self.sharing.partings(problem, moving)
+        moves = parted_from_plan(decided.verdict.allowed, partings)
+        verdict = replace(decided.verdict, allowed=tuple(moves))
+        decisions = self._act(decided.problem, verdict, snapshot)
         if self.acts():
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
@@ -230,6 +239,9 @@ class Controller:
         if move is not None:
             # Where it is going is as good as taken, so that nothing else is planned there.
             placement = move.target or placement
+            if move.target is not None:
+                beside = None if move.beside is None else JobId(move.beside)
+                job = replace(job, share=move.shards > 0, beside=beside)
             fixed = f"{move.kind} under way"
         elif placement is not None and not fixed and not self._learning.ready(record):
             fixed = "it has not yet said that it can save a checkpoint"
@@ -243,6 +255,14 @@ class Controller:
             placement=placement,
             fixed=fixed or self._records.not_resizable(record),
         )
+
+    def _with_pairs(self, problem: Problem, snapshot: Snapshot, *, now: float) -> Problem:
+        """With the jobs that may share a GPU, by what those that do have shown until now."""
+        self.sharing.take(problem, snapshot, now=now)
+        policy = self.choice.policy
+        if not (isinstance(policy, SharesGpus) and policy.shares):
+            return problem
+        return replace(problem, pairs=self.sharing.pairs(problem, snapshot, now=now))
 
     def _nodes(self, snapshot: Snapshot) -> list[Node]:
         return [
@@ -266,8 +286,10 @@ class Controller:
                 word = "observe mode: nothing is done"
             elif self.paused:
                 word = "paused: nothing is begun"
+            elif wait := waits_for(move, snapshot, jobs, self.open_moves()):
+                word = f"waits: {wait}"
             else:
-                self._mover.begin(move, jobs[move.job], snapshot.jobs[int(move.job)])
+                self._begin(move, jobs, snapshot)
                 word = "begun"
             decisions.append(_decision(move, jobs[move.job], word))
         for refused in verdict.refused:
@@ -280,6 +302,15 @@ class Controller:
         if any(decision.verdict == "begun" for decision in decisions):
             self._loop.call_soon_threadsafe(self.wake.set)
         return tuple(decisions)
+
+    def _begin(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> None:
+        shards, beside = 0, None
+        if move.beside is not None and move.target is not None and move.kind != "tune":
+            node = move.target.nodes[0]
+            shards = half(snapshot.nodes[node])
+            beside = move.beside if move.beside in alone(snapshot.jobs).get(node, ()) else None
+        record = snapshot.jobs[int(move.job)]
+        self._mover.begin(move, jobs[move.job], record, shards=shards, beside=beside)
 
     def _record(
         self,

@@ -22,6 +22,8 @@ from ones.slurm_ext.actions import Release, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
+from ones.slurm_ext.shards import alone
+from ones.slurm_ext.shards import beside as beside_others
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
@@ -57,8 +59,18 @@ class Mover:
         rows = self._store.rows("SELECT record FROM moves WHERE open = 1 ORDER BY id")
         return [MoveRecord.from_json(row["record"]) for row in rows]
 
-    def begin(self, move: Move, job: Job, record: JobRecord) -> None:
+    def begin(
+        self,
+        move: Move,
+        job: Job,
+        record: JobRecord,
+        *,
+        shards: int = 0,
+        beside: int | None = None,
+    ) -> None:
         """Write a move into the journal; the next tick takes its first step.
+
+        With `shards` to so many of one GPU's, of a GPU of its own or `beside` another job.
 
         A new batch alone needs no steps: the job reads it from its lease by itself.
         """
@@ -78,6 +90,8 @@ class Mover:
                 kind=move.kind,
                 restarts=record.restarts,
                 target=move.target,
+                shards=shards,
+                beside=beside,
                 batch=move.batch,
                 reason=move.reason,
                 begun_at=now,
@@ -104,6 +118,7 @@ class Mover:
         checkpoints = self._inbox.checkpoints()
         moves = self.open()
         free, coming = _free(snapshot), leaving(moves, snapshot.jobs)
+        halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
         for move in moves:
             record = snapshot.jobs.get(move.job)
             told = checkpoints.get(move.job)
@@ -114,6 +129,8 @@ class Mover:
                 ready=record is not None and self._learning.ready(record),
                 free=free,
                 coming=coming,
+                half_taken=halves,
+                shared=move.job in together,
             )
             self._advance(move, record, evidence)
 

@@ -87,6 +87,19 @@ _MIGRATIONS = (
         job INTEGER PRIMARY KEY, stage INTEGER NOT NULL, nodes TEXT NOT NULL, begun REAL,
         free_at REAL NOT NULL, outcome TEXT NOT NULL);
     """,
+    """
+    CREATE TABLE pairs(
+        id INTEGER PRIMARY KEY, at REAL NOT NULL, ended REAL, node TEXT NOT NULL,
+        gpu INTEGER NOT NULL, first INTEGER NOT NULL, second INTEGER NOT NULL,
+        first_restarts INTEGER NOT NULL, second_restarts INTEGER NOT NULL,
+        first_family TEXT NOT NULL, second_family TEXT NOT NULL,
+        first_batch REAL NOT NULL, second_batch REAL NOT NULL, first_busy REAL, second_busy REAL,
+        first_expected REAL, second_expected REAL, first_speed REAL, second_speed REAL,
+        most_memory REAL NOT NULL DEFAULT 0, xid INTEGER, parted TEXT NOT NULL DEFAULT '');
+    CREATE TABLE unshared(
+        node TEXT NOT NULL, gpu INTEGER NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
+        PRIMARY KEY(node, gpu));
+    """,
 )
 
 
@@ -196,6 +209,8 @@ class Store:
                 "rounds",
                 "finished",
                 "needs",
+                "pairs",
+                "unshared",
             ):
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
             self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")

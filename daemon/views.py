@@ -16,6 +16,7 @@ from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.hostlists import fold
+from ones.slurm_ext.shards import beside, gpus_held
 
 if TYPE_CHECKING:
     from ones.daemon.controller import Controller, Round
@@ -90,6 +91,7 @@ def jobs(controller: Controller, only: str | None) -> Json:
         for row in controller.store.rows("SELECT job, count(*) AS n FROM moves GROUP BY job")
     }
     reports = controller.inbox.reports()
+    together = beside(last.snapshot.jobs)
     outlooks = last.problem.outlooks if last.problem else {}
     listed = []
     for job in last.jobs:
@@ -99,6 +101,10 @@ def jobs(controller: Controller, only: str | None) -> Json:
         report = told.received.message if told else None
         move = moving.get(int(job.id))
         record = last.snapshot.jobs[int(job.id)]
+        others = sorted(together.get(int(job.id), ()))
+        shares = f"shares its GPU with job {', '.join(map(str, others))}" if others else ""
+        if job.placement is None and job.id in controller.sharing.unknown:
+            shares = f"shares no GPU yet: nobody knows {controller.sharing.unknown[job.id]}"
         note = f"{move.kind}: {move.step}" if move else (job.fixed or last.notes.get(job.id, ""))
         listed.append(
             {
@@ -121,10 +127,27 @@ def jobs(controller: Controller, only: str | None) -> Json:
                 "waited": job.waited,
                 "moves": counts.get(int(job.id), 0),
                 "moving": f"{move.kind}" if move else None,
-                "note": note,
+                "beside": others,
+                "note": "; ".join(filter(None, (shares, note))),
             }
         )
     return _answer(jobs=listed)
+
+
+def sharing(controller: Controller, only: str | None) -> Json:
+    """Who shares a GPU with whom, and did: what was expected, what came of it."""
+    own = None
+    if only is not None:
+        rows = controller.store.rows("SELECT job FROM jobs WHERE user = ?", only)
+        own = {row["job"] for row in rows}
+    closed = controller.sharing.closed(controller.clock()) if only is None else {}
+    return _answer(
+        allowed=controller.config.sharing.allow,
+        pairs=controller.sharing.view(own),
+        closed=[
+            {"node": node, "gpu": gpu, "why": why} for (node, gpu), why in sorted(closed.items())
+        ],
+    )
 
 
 def _rate(report: object) -> float | None:
@@ -208,11 +231,7 @@ def _visible(controller: Controller, number: int, only: str | None) -> Json:
 def nodes(controller: Controller) -> Json:
     """The GPU nodes, who holds their GPUs, and what their agents say."""
     last, heard, now = controller.published, controller.inbox.nodes(), controller.clock()
-    elastic: dict[str, int] = {}
-    for record in last.snapshot.jobs.values():
-        if record.marked:
-            for name, gpus in record.gpus_on.items():
-                elastic[name] = elastic.get(name, 0) + gpus
+    elastic = gpus_held(record for record in last.snapshot.jobs.values() if record.marked)
     listed = []
     for node in sorted(last.snapshot.nodes.values(), key=lambda node: node.name):
         if not node.gpus:

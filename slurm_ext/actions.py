@@ -39,12 +39,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Give the held job a shape and the nodes to have it on."""
+    """Give the held job a shape and the nodes to have it on.
+
+    With `shards` it gets so many shards of its one GPU instead of all of it.
+    """
 
     job: int
     restarts: int
     target: Placement
     request: Request = Request()
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

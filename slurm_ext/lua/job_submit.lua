@@ -334,7 +334,7 @@ local function assess(job, part_list, value)
     local waits = number(job.priority) == 0 or (number(job.begin_time) or 0) > now
         or (job.dependency or "") ~= ""
     local held = not waits and heartbeat ~= nil and heartbeat.hold
-    return { sizes = write_sizes(counts, text), request = request, held = held }
+    return { sizes = write_sizes(counts, text), request = request, held = held, kind = kind }
 end
 
 local function admit(job, part_list, uid)
@@ -362,6 +362,9 @@ local function admit(job, part_list, uid)
     local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s%s", MARK,
         verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
         number(job.min_nodes) or 1, memory, cpus, stage_of(job, uid))
+    if verdict.kind and verdict.kind:match("^[%w_.-]+$") then
+        mark = mark .. ";type=" .. verdict.kind  -- a job that shares a GPU asks for no type for a while
+    end
     job.admin_comment = comment == "" and mark or mark .. " " .. comment
     job.requeue = 1
     if verdict.held then

@@ -71,6 +71,7 @@ def as_json(job: JobRecord, *, cpus_per_tres: str = "") -> dict[str, Any]:
         "tres_per_node": job.tres_per_node,
         "tres_per_task": job.tres_per_task,
         "cpus_per_tres": cpus_per_tres,
+        "memory_per_tres": "",
         "features": job.features,
         "dependency": job.dependency,
         "required_nodes": job.required_nodes,

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.policies.sizes import Sizes
+from ones.slurm_ext.mark import Mark
 
 pytest.importorskip("lupa", reason="lupa (Lua for Python) is not installed: pip install lupa")
 
@@ -47,12 +48,12 @@ class Answer:
 
     @property
     def mark(self) -> str | None:
-        """The admin comment, without the tasks and nodes that have a test of their own."""
+        """The admin comment, without what has tests of its own: tasks, nodes and type."""
         comment = self.job["admin_comment"]
         return (
             None
             if comment is None
-            else re.sub(r";tasks=\d+;nodes=\d+;mem=\w+;cpu=\w+", "", str(comment))
+            else re.sub(r";tasks=\d+;nodes=\d+;mem=\w+;cpu=\w+(;type=\w+)?", "", str(comment))
         )
 
 
@@ -305,6 +306,15 @@ def test_the_mark_keeps_the_tasks_and_nodes_of_the_submission(slurmctld: Slurmct
     assert answer.job["admin_comment"].endswith(";tasks=4;nodes=2;mem=no;cpu=no")
 
 
+def test_the_mark_keeps_the_type_that_is_asked_for(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.elastic("4", tres_per_node="gres/gpu:v100:4")
+    assert answer.job["admin_comment"].endswith(";nodes=1;mem=no;cpu=no;type=v100")
+    assert Mark.read(answer.job["admin_comment"]).gpu_type == "v100"
+    assert "type" not in slurmctld.elastic("4", tres_per_node="gres/gpu:4").job["admin_comment"]
+    strange = slurmctld.elastic("4", tres_per_node="gres/gpu:a;held=1:4")
+    assert "type" not in str(strange.job["admin_comment"])
+
+
 def test_a_forged_mark_is_taken_off_and_a_sites_comment_is_kept(slurmctld: Slurmctld) -> None:
     forged = "ONES1:sizes=1-999;request=1;held=1"
     assert slurmctld.submit(admin_comment=forged).mark == ""
@@ -367,9 +377,8 @@ def test_it_runs_on_every_lua_that_slurm_is_built_with(tmp_path: Path, version: 
     job = lua.table_from({"script": "x", "tres_per_node": "gres/gpu:v100:4", "min_nodes": 2.0})
     job["spank_job_env"] = lua.table_from({0: "ELASTIC=4-16:4"})
     assert lua.globals().slurm_job_submit(job, lua.table_from({}), 1000) == SUCCESS
-    assert (
-        job["admin_comment"] == "ONES1:sizes=4-16:4;request=8;held=1;tasks=0;nodes=2;mem=no;cpu=no"
-    )
+    own = "ONES1:sizes=4-16:4;request=8;held=1;tasks=0;nodes=2;mem=no;cpu=no;type=v100"
+    assert job["admin_comment"] == own
 
 
 part = st.from_regex(r"[0-9]{1,3}(-[0-9]{1,3}(:[0-9]{1,2})?)?", fullmatch=True)
