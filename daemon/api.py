@@ -72,6 +72,7 @@ class Api:
                 web.get("/v1/plan", self._plan),
                 web.post("/v1/estimate", self._estimate),
                 web.get("/v1/report/needs", self._report_needs),
+                web.get("/v1/sharing", self._sharing),
                 web.get("/v1/policy", self._policy),
                 web.post("/v1/policy", self._choose_policy),
                 web.post("/v1/pause", self._pause),
@@ -104,9 +105,11 @@ class Api:
         leases = [
             lease for job in sorted(jobs) if (lease := self._controller.lease(job)) is not None
         ]
+        staged, at = self._controller.staged()
+        heard = Heard(leases=tuple(leases), staged=staged, staged_at=at)
         if not any(lease.order for lease in leases):
-            return _json(Heard(leases=tuple(leases)))
-        answer = msgspec.json.encode(Heard(leases=tuple(leases)))
+            return _json(heard)
+        answer = msgspec.json.encode(heard)
         try:
             credential = await asyncio.to_thread(munge.sign, HEARD_PURPOSE, report.node, answer)
         except munge.MungeError as fault:
@@ -172,6 +175,10 @@ class Api:
     async def _jobs(self, request: web.Request) -> web.Response:
         peer = await self._peer(request)
         return _json(views.jobs(self._controller, _only(peer)))
+
+    async def _sharing(self, request: web.Request) -> web.Response:
+        peer = await self._peer(request)
+        return _json(views.sharing(self._controller, _only(peer)))
 
     async def _job(self, request: web.Request) -> web.Response:
         peer = await self._peer(request)

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ones.estimator.assess import Knowledge, Priors
+from ones.estimator.needs.estimate import Quality
+from ones.estimator.pairing import Rules
 from ones.policies.gavel.rounds_settings import RoundSettings
 from ones.policies.guard import Limits
 from ones.policies.model import MAX_WAIT, Policy
@@ -21,6 +23,8 @@ from ones.slurm_ext.live_moves import LiveLimits
 from ones.slurm_ext.moves import MoveLimits
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
+
+STAGE_FOLDER = "/var/spool/ones-stage"  # as in slurm_ext/spank/stage_in.c
 
 Period = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 
@@ -35,6 +39,15 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reader: Literal["auto", "pyslurm", "commands"] = "auto"
     timeout: Period = 20.0
     writes_per_second: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 10.0
+
+
+class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What wakes a round before its time."""
+
+    wake: bool = True
+    socket: str = "/run/ones/events.sock"  # as in slurm_ext/hooks/ones_event.c
+    debounce: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 1.0
+    """Seconds from an event to the round for it: others that come meanwhile are served with it."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,9 +115,49 @@ class GavelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SharingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether jobs may share GPUs."""
+    """Whether jobs may share GPUs, which, and when they are parted."""
 
     allow: bool = False
+    between: Literal["any", "account", "user"] = "any"  # whose jobs may meet on a GPU
+    most_busy: Annotated[float, msgspec.Meta(gt=0, le=2)] = 1.0  # of its time, both added up
+    spare_memory: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # of the card, left free
+    least_speed: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.6  # of each, to that alone
+    tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
+    """A pair of which one is slower than so many times what was expected is parted ..."""
+    reports: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5  # ... over so many reports of each
+    rest_after_fault: Period = 86400.0  # for which a GPU is not shared
+
+    def rules(self) -> Rules:
+        return Rules(
+            most_busy=self.most_busy,
+            spare_memory=self.spare_memory,
+            least_speed=self.least_speed,
+            between=self.between,
+        )
+
+
+class NeedsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done with estimates of what jobs need; below this quality they are advice only."""
+
+    fill: bool = False  # ask for memory and CPUs where the user of an elastic job said nothing
+    lower_memory: bool = False  # ask for less memory than he said, where less is enough
+    least_runs: Annotated[int, msgspec.Meta(ge=1)] = 3
+    worst_error: Annotated[float, msgspec.Meta(gt=0, le=10)] = 0.3
+
+    def quality(self) -> Quality:
+        return Quality(least_runs=self.least_runs, worst_error=self.worst_error)
+
+
+class StagingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Data that are brought to a job's nodes before it starts."""
+
+    folder: str = STAGE_FOLDER  # on each node's own disk; plugstack.conf's stage_folder
+    lead: Period = 1800.0  # begin when GPUs are foretold to be free in so many seconds
+    patience: Period = 600.0  # that staging may take before the job starts without
+    hold: Period = 300.0  # that the job waits for just the nodes with its data
+    most_gib: Annotated[float, msgspec.Meta(gt=0)] = 100.0  # of one job, on each node
+    keep_free: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # of the disk, that stays free
+    most_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # MB/s that one copy reads; 0: any
 
 
 class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,10 +187,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_days: Annotated[float, msgspec.Meta(gt=0)] = 90.0
     slurm: SlurmConfig = SlurmConfig()
     agent: AgentConfig = AgentConfig()
+    events: EventsConfig = EventsConfig()
     guard: GuardConfig = GuardConfig()
     moves: MoveConfig = MoveConfig()
     estimator: EstimatorConfig = EstimatorConfig()
     gavel: GavelConfig = GavelConfig()
+    needs: NeedsConfig = NeedsConfig()
+    staging: StagingConfig = StagingConfig()
     sharing: SharingConfig = SharingConfig()
 
     def make_policy(self) -> Policy:

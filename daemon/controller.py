@@ -14,18 +14,23 @@ import numpy as np
 
 from ones.daemon.choice import Choice
 from ones.daemon.config import Config
+from ones.daemon.events import Events, unsettled
+from ones.daemon.filling import Filling
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.live_mover import LiveMover
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
+from ones.daemon.pair_moves import parted_from_plan, waits_for
 from ones.daemon.records import Records
+from ones.daemon.sharing import SharingBook
+from ones.daemon.staging import Gated, Staging, in_use
 from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
 from ones.policies.guard import Move, Verdict
-from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
+from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, SharesGpus
 from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
@@ -35,7 +40,9 @@ from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.satellites import attach
+from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
+from ones.slurm_ext.staging import StageJobs
 
 log = logging.getLogger(__name__)
 ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
@@ -95,6 +102,7 @@ class Controller:
         self.inbox = Inbox()
         self.metrics = Metrics()
         self.wake = asyncio.Event()
+        self.events = Events(config.events, self.metrics)
         self.trouble = ""
         self.published = Round(
             number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=_NOTHING
@@ -103,7 +111,9 @@ class Controller:
         self._commands = commands
         self._learning = Learning(store, self.inbox, self.metrics)
         self._records = Records(store, commands, self._learning)
-        self.needs = NeedsBook(store, commands)
+        self.needs = NeedsBook(store, commands, quality=config.needs.quality())
+        self.sharing = SharingBook(store, self.inbox, self.needs, config.sharing)
+        self.staging = Staging(config.staging, store, StageJobs(commands))
         actuator = Actuator(commands)
         self._live = LiveMover(
             store,
@@ -122,6 +132,7 @@ class Controller:
             self.metrics,
             limits=config.move_limits(),
             clock=clock,
+            filling=Filling(config.needs, self.needs, store, commands),
         )
         # A round and a tick never touch Slurm at the same time: one writer.
         self._one = threading.Lock()
@@ -161,6 +172,9 @@ class Controller:
             priors=self.config.estimator.priors(),
             knowledge=self.config.estimator.knowledge(),
         )
+        gated = self._gate(problem, snapshot)
+        problem = replace(problem, jobs=gated.jobs)
+        problem = self._with_pairs(problem, snapshot, now=begun)
         limits, history = self.config.guard.limits(), self._records.history(begun)
         number, policy = self.published.number + 1, self.choice.policy
         name = f"memory:{policy.name}"
@@ -172,11 +186,32 @@ class Controller:
             history=history,
             limits=limits,
         )
+        if gated.waiting:
+            ready = replace(problem, jobs=_started(problem.jobs, gated.waiting))
+            shadow = decide(
+                ready,
+                policy,
+                self.store.fact(name),
+                np.random.default_rng([self.config.seed, number]),
+                history=history,
+                limits=limits,
+            )
+            planned = {
+                move.job: move.target
+                for move in shadow.verdict.allowed
+                if move.kind == "start" and move.target is not None
+            }
+            self.staging.begin(gated.waiting, planned, ready, snapshot, now=begun)
         self.store.set_fact(name, decided.memory)
-        decisions = self._act(decided.problem, decided.verdict, snapshot)
+        moving = [move.job for move in self.open_moves()]
+        partings = self.sharing.partings(problem, moving)
+        moves = parted_from_plan(decided.verdict.allowed, partings)
+        verdict = replace(decided.verdict, allowed=tuple(moves))
+        decisions = self._act(decided.problem, verdict, snapshot)
         if self.acts():
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
+            self.staging.tidy(snapshot, now=begun)
         if self.config.mode == "act":
             self._live.clean(snapshot)
         self._record(
@@ -184,10 +219,16 @@ class Controller:
             begun=begun,
             snapshot=snapshot,
             problem=decided.problem,
-            plan=decided.plan,
+            plan=replace(decided.plan, idle={**decided.plan.idle, **gated.notes}),
             decisions=decisions,
             ignored=ignored,
         )
+
+    def _gate(self, problem: Problem, snapshot: Snapshot) -> Gated:
+        """Jobs that wait for their data are planned for later; not by one who only observes."""
+        if not self.acts():
+            return Gated(problem.jobs, {}, frozenset())
+        return self.staging.gate(problem.jobs, snapshot, now=problem.now)
 
     def _observe(self) -> Snapshot:
         begun = self.clock()
@@ -215,8 +256,11 @@ class Controller:
         if move is not None:
             # Where it is going is as good as taken, so that nothing else is planned there.
             placement = move.target or placement
+            if isinstance(move, MoveRecord) and move.target is not None:
+                beside = None if move.beside is None else JobId(move.beside)
+                job = replace(job, share=move.shards > 0, beside=beside)
             fixed = f"{move.kind} under way"
-        elif placement is not None and not fixed and self._live.able(record):
+        elif placement is not None and not fixed and not record.shares and self._live.able(record):
             keeps = Placement.of(record.gpus_on)
         elif placement is not None and not fixed and (silent := self._live.silent(record)):
             fixed = silent
@@ -233,6 +277,14 @@ class Controller:
             keeps=keeps,
             fixed=fixed or self._records.not_resizable(record),
         )
+
+    def _with_pairs(self, problem: Problem, snapshot: Snapshot, *, now: float) -> Problem:
+        """With the jobs that may share a GPU, by what those that do have shown until now."""
+        self.sharing.take(problem, snapshot, now=now)
+        policy = self.choice.policy
+        if not (isinstance(policy, SharesGpus) and policy.shares):
+            return problem
+        return replace(problem, pairs=self.sharing.pairs(problem, snapshot, now=now))
 
     def _nodes(self, snapshot: Snapshot) -> list[Node]:
         return [
@@ -259,8 +311,10 @@ class Controller:
             elif _is_live(move, jobs[move.job]):
                 self._live.begin(move, snapshot.jobs[int(move.job)])
                 word = "begun"
+            elif wait := waits_for(move, snapshot, jobs, self._mover.open()):
+                word = f"waits: {wait}"
             else:
-                self._mover.begin(move, jobs[move.job], snapshot.jobs[int(move.job)])
+                self._begin(move, jobs, snapshot)
                 word = "begun"
             decisions.append(_decision(move, jobs[move.job], word))
         for refused in verdict.refused:
@@ -273,6 +327,15 @@ class Controller:
         if any(decision.verdict == "begun" for decision in decisions):
             self._loop.call_soon_threadsafe(self.wake.set)
         return tuple(decisions)
+
+    def _begin(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> None:
+        shards, beside = 0, None
+        if move.beside is not None and move.target is not None and move.kind != "tune":
+            node = move.target.nodes[0]
+            shards = half(snapshot.nodes[node])
+            beside = move.beside if move.beside in alone(snapshot.jobs).get(node, ()) else None
+        record = snapshot.jobs[int(move.job)]
+        self._mover.begin(move, jobs[move.job], record, shards=shards, beside=beside)
 
     def _record(
         self,
@@ -298,6 +361,8 @@ class Controller:
             ignored=ignored,
             gap=plan.gap,
         )
+        if unsettled(snapshot):
+            self._loop.call_soon_threadsafe(self.events.happened, "completing")
         self.metrics.plan_gap.set(float("nan") if plan.gap is None else plan.gap)
         self._records.round(self.published, self.config, keep=self.config.keep_days * 86400)
         waiting = sum(1 for job in problem.jobs if job.placement is None)
@@ -324,9 +389,11 @@ class Controller:
         return [*self._mover.open(), *self._live.open()]
 
     def hear(self, report: NodeReport) -> None:
-        """Take an agent's report; a fresh checkpoint is acted on at once."""
+        """Take an agent's report; a fresh checkpoint is acted on at once, a job's end soon."""
         if self.inbox.accept(report, now=self.clock()):
             self._loop.call_soon_threadsafe(self.wake.set)
+        if report.ended:
+            self._loop.call_soon_threadsafe(self.events.happened, "agent")
 
     def lease(self, job: int) -> Lease | None:
         """What the job's environment should say.
@@ -348,6 +415,11 @@ class Controller:
             checkpoint_signal=self.config.checkpoint_signal,
             order=self._live.order(job, record) if self.config.mode == "act" else None,
         )
+
+    def staged(self) -> tuple[tuple[int, ...], float]:
+        """The stage-in jobs whose data are still needed, and when Slurm was seen so."""
+        seen = self.published.snapshot
+        return in_use(seen), seen.taken
 
     def refresh_runs(self, jobs: Sequence[int]) -> None:
         """Read these jobs' runs from Slurm's accounting into the database."""
@@ -419,6 +491,10 @@ def _is_live(move: Move, job: Job) -> bool:
         and job.keeps is not None
         and target.covers(job.keeps)
     )
+
+
+def _started(jobs: Sequence[Job], which: frozenset[JobId]) -> tuple[Job, ...]:
+    return tuple(replace(job, startable=job.startable or job.id in which) for job in jobs)
 
 
 def _decision(move: Move, job: Job, verdict: str) -> Decision:

@@ -19,6 +19,7 @@ from ones.estimator.restart import RestartCost
 from ones.estimator.speed import Observation
 from ones.policies.model import Batch, JobId
 from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.shards import beside
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
@@ -47,6 +48,7 @@ class Learning:
         self._inbox = inbox
         self._metrics = metrics
         self._seen: dict[int, float] = {}
+        self._crowded: set[int] = set()  # jobs whose last report was of a shared GPU
         self._experience = self._remembered()
 
     def experience(self) -> Experience:
@@ -77,7 +79,8 @@ class Learning:
         types = {snapshot.nodes[node].gpu_type for node in record.held_on}
         # A size that Slurm did not give is not believed; mixed types teach nothing of either.
         believed = report.gpus == held and len(types) == 1
-        observation = _observation(record, report, types.pop()) if believed else None
+        teaches = believed and not self._beside_others(record, snapshot)
+        observation = _observation(record, report, types.pop()) if teaches else None
         gradient = _gradient(record, report) if believed else None
         cost = None
         with self._store.transaction():
@@ -103,6 +106,13 @@ class Learning:
             self._experience.gradient(gradient)
         if cost is not None:
             self._experience.restart(cost)
+
+    def _beside_others(self, record: JobRecord, snapshot: Snapshot) -> bool:
+        """Whether a report's speed is, or may be in part, that of a job beside another."""
+        crowded = record.id in beside(snapshot.jobs)
+        before = record.id in self._crowded
+        (self._crowded.add if crowded else self._crowded.discard)(record.id)
+        return crowded or before
 
     def _row(self, record: JobRecord, report: Report, at: float) -> dict[str, object]:
         row: dict[str, object] = {

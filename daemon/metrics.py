@@ -50,6 +50,9 @@ class Metrics:
             "ones_gpus", "GPUs by who holds them.", ["holder"], registry=self.registry
         )
         self.jobs = Gauge("ones_jobs", "Elastic jobs by state.", ["state"], registry=self.registry)
+        self.events = Counter(
+            "ones_events", "What was heard at once, by source.", ["source"], registry=self.registry
+        )
         self.agents_silent = Gauge(
             "ones_agents_silent", "GPU nodes without a fresh report.", registry=self.registry
         )

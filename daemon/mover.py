@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from ones.daemon.filling import Filling
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning, fits
 from ones.daemon.metrics import Metrics
 from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import Job, Placement
-from ones.slurm_ext.actions import Release
+from ones.slurm_ext.actions import Release, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
+from ones.slurm_ext.shards import alone
+from ones.slurm_ext.shards import beside as beside_others
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
@@ -39,7 +43,9 @@ class Mover:
         *,
         limits: MoveLimits,
         clock: Callable[[], float],
+        filling: Filling | None = None,
     ) -> None:
+        self._filling = filling
         self._store = store
         self._actuator = actuator
         self._inbox = inbox
@@ -56,8 +62,18 @@ class Mover:
         )
         return [MoveRecord.from_json(row["record"]) for row in rows]
 
-    def begin(self, move: Move, job: Job, record: JobRecord) -> None:
+    def begin(
+        self,
+        move: Move,
+        job: Job,
+        record: JobRecord,
+        *,
+        shards: int = 0,
+        beside: int | None = None,
+    ) -> None:
         """Write a move into the journal; the next tick takes its first step.
+
+        With `shards` to so many of one GPU's, of a GPU of its own or `beside` another job.
 
         A new batch alone needs no steps: the job reads it from its lease by itself.
         """
@@ -77,6 +93,8 @@ class Mover:
                 kind=move.kind,
                 restarts=record.restarts,
                 target=move.target,
+                shards=shards,
+                beside=beside,
                 batch=move.batch,
                 reason=move.reason,
                 begun_at=now,
@@ -115,6 +133,7 @@ class Mover:
         free, coming = _free(snapshot), leaving(moves, snapshot.jobs)
         for node, gpus in (promised or {}).items():
             coming[node] = coming.get(node, 0) + gpus
+        halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
         for move in moves:
             record = snapshot.jobs.get(move.job)
             told = checkpoints.get(move.job)
@@ -125,6 +144,8 @@ class Mover:
                 ready=record is not None and self._learning.ready(record),
                 free=free,
                 coming=coming,
+                half_taken=halves,
+                shared=move.job in together,
             )
             self._advance(move, record, evidence)
 
@@ -133,10 +154,13 @@ class Mover:
             following = advance(move, record, evidence, self._limits)
             # Intent first: after a crash here, `advance` finds the step begun and looks again.
             self._record(move, following.move)
-            if following.action is None:
+            action = following.action
+            if action is None:
                 return
+            if isinstance(action, Reshape) and record is not None:
+                action = self._with_request(action, record)
             try:
-                record = self._actuator.perform(following.action)
+                record = self._actuator.perform(action)
             except JobChanged as fault:
                 log.info("job %d: %s; looked at again", move.job, fault)
                 return
@@ -144,8 +168,16 @@ class Mover:
                 self._metrics.slurm_errors.inc()
                 log.warning("job %d: %s; tried again", move.job, fault)
                 return
+            if isinstance(action, Reshape) and action.request.why and record and self._filling:
+                self._filling.written(record, action.request, now=self._clock())
             self._record(following.move, following.done)
             move = following.done
+
+    def _with_request(self, action: Reshape, record: JobRecord) -> Reshape:
+        if self._filling is None:
+            return action
+        request = self._filling.request(record, action.target, now=self._clock())
+        return action if request is None else replace(action, request=request)
 
     def _record(self, before: MoveRecord, after: MoveRecord) -> None:
         if after == before:

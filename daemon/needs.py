@@ -30,6 +30,7 @@ MEMORY = 2000  # runs that onesd looks back on when it starts
 MIB = 2**20
 BUSY = 0.15  # of a GPU's time: from here on a run is in its GPU phase (Liquid §1.1)
 FULL = 0.97  # of the card: a run that failed with so much ran out of memory
+LEAST_SAMPLES = 3  # of a run's GPU, before it tells what its job uses
 PATIENCE = 3600.0  # seconds that late accounting is waited for
 FAILED = ("FAILED", "OUT_OF_MEMORY")
 Amount = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
@@ -211,6 +212,25 @@ class NeedsBook:
         with self._lock:
             found = self._needs.estimate(traits, card=known.get("card") or None)
         return runs, [found[resource] for resource in Resource if resource in found]
+
+    def used_alone(self, job: int) -> tuple[float | None, float | None]:
+        """What a job has used of a GPU that it had to itself: MiB at most, and the share of its
+        time; None: not known."""
+        own = self._store.row(
+            "SELECT max(gpu_memory) AS memory, sum(busy) / sum(samples) AS busy FROM needs"
+            " WHERE job = ? AND gpus = 1 AND NOT shared AND NOT resized AND samples >= ?",
+            job,
+            LEAST_SAMPLES,
+        )
+        return (own["memory"] or None, own["busy"]) if own is not None else (None, None)
+
+    def undoubted(self, family: str) -> Mapping[Resource, Estimate]:
+        """What the family's runs say that a job of it needs of one GPU, as far as that is sure."""
+        try:
+            _, estimates = self.estimate(family=family, gpus=1.0, nodes=1.0)
+        except NothingKnown:
+            return {}
+        return {one.resource: one for one in estimates if not one.advice_only}
 
     def report(self, only: str | None) -> list[dict[str, Any]]:
         """What runs that have ended asked for and used, by user and account, the most GPU time

@@ -84,6 +84,7 @@ async def _run(config: Config) -> None:
     store = Store(config.store)
     controller = Controller(config, reader, commands, store, clock=time.time)
     runner = await Api(controller).serve()
+    await controller.events.open()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -94,7 +95,16 @@ async def _run(config: Config) -> None:
         reader.name,
     )
     loops = [
-        asyncio.create_task(_forever("round", controller.round, lambda: config.round, stop)),
+        asyncio.create_task(
+            _forever(
+                "round",
+                controller.round,
+                lambda: config.round,
+                stop,
+                controller.events.wake,
+                settle=controller.events.pause,
+            )
+        ),
         asyncio.create_task(
             _forever("moves", controller.tick, controller.tick_interval, stop, controller.wake)
         ),
@@ -105,6 +115,7 @@ async def _run(config: Config) -> None:
     notify("STOPPING=1")
     # A step of a move that is under way is finished: both threads end with their present call.
     await asyncio.gather(*loops)
+    controller.events.close()
     await runner.cleanup()
     store.close()
     log.info("onesd is down; what it held is released by ones-release unless it comes back")
@@ -116,10 +127,18 @@ async def _forever(
     interval: Callable[[], float],
     stop: asyncio.Event,
     wake: asyncio.Event | None = None,
+    *,
+    settle: Callable[[float], float] = lambda _took: 0.0,
 ) -> None:
-    """Do the work again and again; a failure is told, and backed off from, but ends nothing."""
+    """Do the work again and again; a failure is told, and backed off from, but ends nothing.
+
+    `wake` ends a pause early, though not after a failure; the work then comes `settle` seconds
+    later, given how long it last took.
+    """
     failures = 0
     while not stop.is_set():
+        if wake is not None:
+            wake.clear()  # the work now sees what it was set for; later events wake again
         begun = time.monotonic()
         try:
             await asyncio.to_thread(work)
@@ -130,25 +149,26 @@ async def _forever(
         except Exception:  # the outermost loop: a bug must not end the daemon
             failures += 1
             log.exception("%s failed", name)
-        pause = max(0.0, interval() - (time.monotonic() - begun))
+        took = time.monotonic() - begun
+        pause = max(0.0, interval() - took)
         if failures:
             pause = min(MOST_BACKOFF, max(pause, 2.0**failures))
-        await _sleep(pause, stop, wake)
+        until = time.monotonic() + pause
+        await _sleep(pause, stop, None if failures else wake)
+        await _sleep(max(0.0, min(settle(took), until - time.monotonic())), stop, None)
 
 
 async def _sleep(seconds: float, stop: asyncio.Event, wake: asyncio.Event | None) -> None:
     waits: list[Awaitable[bool]] = [asyncio.ensure_future(stop.wait())]
     if wake is not None:
         waits.append(asyncio.ensure_future(wake.wait()))
-    done, pending = await asyncio.wait(
+    _, pending = await asyncio.wait(
         [asyncio.ensure_future(each) for each in waits],
         timeout=seconds,
         return_when=asyncio.FIRST_COMPLETED,
     )
     for task in pending:
         task.cancel()
-    if wake is not None and done:
-        wake.clear()
 
 
 async def _beat(controller: Controller, stop: asyncio.Event) -> None:

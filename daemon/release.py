@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.snapshot import MARK
+from ones.slurm_ext.snapshot import MARK, STAGE_MARK
 
 TIMEOUT = 20.0  # seconds for one Slurm command; an unreachable slurmctld takes nine
 CLOCK_SKEW = 60.0  # seconds that a heartbeat may lie in the future, as in job_submit.lua
@@ -53,6 +53,10 @@ class PendingJob:
     @property
     def marked(self) -> bool:
         return self.admin_comment.startswith(MARK)
+
+    @property
+    def stages_in(self) -> bool:
+        return self.admin_comment.startswith(STAGE_MARK)
 
     @property
     def held(self) -> bool:
@@ -182,6 +186,11 @@ def release(job: int) -> None:
     _slurm("scontrol", "release", str(job))
 
 
+def cancel(job: int) -> None:
+    """End a job. Raises SlurmError."""
+    _slurm("scancel", str(job))
+
+
 def _slurm(*command: str) -> str:
     shown = " ".join(command[:3])
     try:
@@ -262,6 +271,18 @@ def release_all(
     """Release every job that is ours to release; returns the refusals, each already printed."""
     refusals = []
     for job in jobs:
+        if job.stages_in and job.held:
+            # Nobody will let it run; the job that it is for starts without its data.
+            if dry_run:
+                click.echo(f"would end stage-in job {job.id}: {gone.why}")
+                continue
+            try:
+                cancel(job.id)
+                click.echo(f"ended stage-in job {job.id}: {gone.why}")
+            except SlurmError as fault:
+                refusals.append(fault)
+                click.echo(f"ones-release: error: job {job.id} stays held: {fault}", err=True)
+            continue
         why = why_release(job, holds, moves_too=gone.moves_too)
         if why is None:
             continue

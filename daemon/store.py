@@ -78,6 +78,29 @@ _MIGRATIONS = (
     CREATE INDEX needs_by_family ON needs(family, at);
     """,
     """
+    CREATE TABLE fills(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, at REAL NOT NULL, memory INTEGER,
+        memory_asked INTEGER, cpus INTEGER, why TEXT NOT NULL, PRIMARY KEY(job, restarts));
+    """,
+    """
+    CREATE TABLE stages(
+        job INTEGER PRIMARY KEY, stage INTEGER NOT NULL, nodes TEXT NOT NULL, begun REAL,
+        free_at REAL NOT NULL, outcome TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE pairs(
+        id INTEGER PRIMARY KEY, at REAL NOT NULL, ended REAL, node TEXT NOT NULL,
+        gpu INTEGER NOT NULL, first INTEGER NOT NULL, second INTEGER NOT NULL,
+        first_restarts INTEGER NOT NULL, second_restarts INTEGER NOT NULL,
+        first_family TEXT NOT NULL, second_family TEXT NOT NULL,
+        first_batch REAL NOT NULL, second_batch REAL NOT NULL, first_busy REAL, second_busy REAL,
+        first_expected REAL, second_expected REAL, first_speed REAL, second_speed REAL,
+        most_memory REAL NOT NULL DEFAULT 0, xid INTEGER, parted TEXT NOT NULL DEFAULT '');
+    CREATE TABLE unshared(
+        node TEXT NOT NULL, gpu INTEGER NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
+        PRIMARY KEY(node, gpu));
+    """,
+    """
     CREATE TABLE satellites(
         job INTEGER PRIMARY KEY, base INTEGER NOT NULL, restarts INTEGER NOT NULL,
         ordered INTEGER NOT NULL, started REAL, ended REAL, nodes TEXT NOT NULL DEFAULT '',
@@ -177,7 +200,17 @@ class Store:
         """Drop the history of what ended before that time."""
         with self.transaction():
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
-            for table in ("runs", "reports", "leases", "live", "holds", "moves", "decisions"):
+            for table in (
+                "runs",
+                "reports",
+                "leases",
+                "live",
+                "holds",
+                "moves",
+                "decisions",
+                "fills",
+                "stages",
+            ):
                 self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
             self.write(f"DELETE FROM satellites WHERE base IN {ended}", before)
             for table in (
@@ -187,6 +220,8 @@ class Store:
                 "rounds",
                 "finished",
                 "needs",
+                "pairs",
+                "unshared",
             ):
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
             self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ones.daemon import needs
+from ones.daemon import filling, needs
 from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.hostlists import fold
 from ones.slurm_ext.live_moves import ORDERS_A_MOVE
+from ones.slurm_ext.shards import beside, gpus_held
 
 if TYPE_CHECKING:
     from ones.daemon.controller import Controller, Round
@@ -91,6 +92,7 @@ def jobs(controller: Controller, only: str | None) -> Json:
         for row in controller.store.rows("SELECT job, count(*) AS n FROM moves GROUP BY job")
     }
     reports = controller.inbox.reports()
+    together = beside(last.snapshot.jobs)
     outlooks = last.problem.outlooks if last.problem else {}
     listed = []
     for job in last.jobs:
@@ -100,6 +102,10 @@ def jobs(controller: Controller, only: str | None) -> Json:
         report = told.received.message if told else None
         move = moving.get(int(job.id))
         record = last.snapshot.jobs[int(job.id)]
+        others = sorted(together.get(int(job.id), ()))
+        shares = f"shares its GPU with job {', '.join(map(str, others))}" if others else ""
+        if job.placement is None and job.id in controller.sharing.unknown:
+            shares = f"shares no GPU yet: nobody knows {controller.sharing.unknown[job.id]}"
         note = f"{move.kind}: {move.step}" if move else (job.fixed or last.notes.get(job.id, ""))
         listed.append(
             {
@@ -124,10 +130,27 @@ def jobs(controller: Controller, only: str | None) -> Json:
                 "waited": job.waited,
                 "moves": counts.get(int(job.id), 0),
                 "moving": f"{move.kind}" if move else None,
-                "note": note,
+                "beside": others,
+                "note": "; ".join(filter(None, (shares, note))),
             }
         )
     return _answer(jobs=listed)
+
+
+def sharing(controller: Controller, only: str | None) -> Json:
+    """Who shares a GPU with whom, and did: what was expected, what came of it."""
+    own = None
+    if only is not None:
+        rows = controller.store.rows("SELECT job FROM jobs WHERE user = ?", only)
+        own = {row["job"] for row in rows}
+    closed = controller.sharing.closed(controller.clock()) if only is None else {}
+    return _answer(
+        allowed=controller.config.sharing.allow,
+        pairs=controller.sharing.view(own),
+        closed=[
+            {"node": node, "gpu": gpu, "why": why} for (node, gpu), why in sorted(closed.items())
+        ],
+    )
 
 
 def _rate(report: object) -> float | None:
@@ -200,6 +223,7 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
         if move["outcome"] not in ("", "done")
     ]
     report = controller.store.row("SELECT report FROM reports WHERE job = ?", number)
+    fills = _fills(controller, number)
     return _answer(
         job={**known, "report": json.loads(report["report"]) if report else None},
         runs=runs,
@@ -207,7 +231,15 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
         gpu_seconds=sum(each["elapsed"] * each["gpus"] for each in (*runs, *satellites)),
         moves=moves,
         refused=refused,
+        staged=controller.staging.told(number),
+        requests=[{**row, "words": filling.words(row)} for row in fills],
     )
+
+
+def _fills(controller: Controller, number: int) -> list[Json]:
+    """What onesd wrote into the job's request, start by start."""
+    rows = controller.store.rows("SELECT * FROM fills WHERE job = ? ORDER BY restarts", number)
+    return [dict(row) for row in rows]
 
 
 def _visible(controller: Controller, number: int, only: str | None) -> Json:
@@ -221,11 +253,8 @@ def _visible(controller: Controller, number: int, only: str | None) -> Json:
 def nodes(controller: Controller) -> Json:
     """The GPU nodes, who holds their GPUs, and what their agents say."""
     last, heard, now = controller.published, controller.inbox.nodes(), controller.clock()
-    elastic: dict[str, int] = {}
-    for record in last.snapshot.jobs.values():
-        if record.marked or record.is_satellite:
-            for name, gpus in record.gpus_on.items():
-                elastic[name] = elastic.get(name, 0) + gpus
+    ours = [job for job in last.snapshot.jobs.values() if job.marked or job.is_satellite]
+    elastic = gpus_held(ours)
     listed = []
     for node in sorted(last.snapshot.nodes.values(), key=lambda node: node.name):
         if not node.gpus:
@@ -324,6 +353,9 @@ def explain(controller: Controller, number: int, only: str | None) -> Json:
     for move in controller.open_moves():
         if int(move.job) == number:
             lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
+    lines += [filling.words(row) for row in _fills(controller, number)[-1:]]
+    if staged := controller.staging.told(number):
+        lines.append(staged)
     outlook = last.problem.outlooks.get(this.id) if last.problem else None
     if outlook is None or last.problem is None:
         return _answer(lines=lines, sizes=[])

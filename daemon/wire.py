@@ -103,6 +103,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     gpus: tuple[GpuSample, ...] = ()
     received: tuple[Received, ...] = ()  # latest report and checkpoint of each job on this node
+    ended: tuple[int, ...] = ()  # jobs whose last process here went since onesd last heard us
     note: str = ""  # such as: no NVML here
 
 
@@ -143,6 +144,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
     ok: bool = True
     leases: tuple[Lease, ...] = ()
+    staged: tuple[int, ...] = ()  # stage-in jobs whose data are still needed ...
+    staged_at: float = 0.0  # ... in Slurm as it was then; 0: not known
 
 
 AGENT_PURPOSE = "ones-agent-report"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +9,7 @@ from ones.policies.forecast import by_id, seconds_left_on
 from ones.policies.invariants import PlanError, validate
 from ones.policies.model import MAX_WAIT, Job, JobId, Placement, Problem, Seconds
 from ones.policies.moves import Kind, Move, reconcile
+from ones.policies.sharing import occupied
 
 __all__ = [
     "History",
@@ -221,11 +221,18 @@ def _final(allowed: Sequence[Move], problem: Problem) -> dict[JobId, Placement]:
     return held
 
 
+def _beside(allowed: Sequence[Move], problem: Problem) -> dict[JobId, JobId | None]:
+    """Who shares a GPU with whom then: only with one that shares its GPU as well."""
+    share = {job.id for job in problem.jobs if job.share}
+    share |= {move.job for move in allowed if move.beside is not None}
+    beside = {job.id: job.beside for job in problem.jobs}
+    beside |= {move.job: move.beside for move in allowed if move.kind != "tune"}
+    return {job: other for job, other in beside.items() if job in share and other in share}
+
+
 def _too_full(allowed: Sequence[Move], problem: Problem) -> frozenset[str]:
     """The nodes that would hold more than they have once these moves, and no others, are done."""
-    held = Counter[str]()
-    for placement in _final(allowed, problem).values():
-        held.update(dict(placement.gpus_on))
+    held = occupied(_final(allowed, problem), _beside(allowed, problem))
     capacity = {node.name: node.gpus - node.taken if node.usable else 0 for node in problem.nodes}
     return frozenset(name for name, gpus in held.items() if gpus > capacity.get(name, 0))
 
@@ -237,7 +244,8 @@ def _overfull(allowed: Sequence[Move], problem: Problem) -> tuple[Move, str] | N
     for move in reversed(allowed):
         before = _gpus_on(jobs[move.job].placement)
         for name, gpus in _gpus_on(move.target).items():
-            if name in full and gpus > before.get(name, 0):
+            # On a GPU that it is to share the others' part of it is new, too.
+            if name in full and (gpus > before.get(name, 0) or move.beside is not None):
                 return move, f"node {name} has not the GPUs free that it needs"
     return None
 
@@ -252,6 +260,14 @@ def _pointless(
     for move in allowed:
         job = jobs[move.job]
         if job.placement is None or move.kind == "tune" or _grows(move, job):
+            continue
+        if move.beside is not None:
+            other = jobs.get(move.beside)
+            if other is None or not (
+                (other.share and other.placement == move.target)
+                or any(one.job == move.beside and one.beside == move.job for one in allowed)
+            ):
+                return move, f"job {move.beside} does not come beside it"
             continue
         own_gain = (limits.min_gain - 1.0) * problem.outlooks[job.id].restart_cost
         if move.kind == "resize" and move.gain > max(0.0, own_gain):

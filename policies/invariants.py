@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from ones.policies.forecast import by_id, by_name
 from ones.policies.model import Assignment, Job, JobId, Node, Plan, Problem
+from ones.policies.sharing import occupied, pair_of
 
 
 class PlanError(Exception):
@@ -28,18 +27,18 @@ def validate(problem: Problem, plan: Plan) -> None:
         if id_ in plan.assignments and id_ in plan.idle:
             raise PlanError(f"job {id_} is both placed and idle", job=id_)
     held = {job.id: job.placement for job in problem.jobs if job.placement is not None}
-    present = Counter[str]()
-    for placement in held.values():
-        present.update(dict(placement.gpus_on))
+    beside = {job.id: job.beside for job in problem.jobs}
+    present = occupied(held, beside)
     for id_, assignment in plan.assignments.items():
         _check_job(jobs[id_], assignment, nodes)
+        _check_pair(problem, plan, jobs[id_], assignment)
         held[id_] = assignment.placement
+        if assignment.beside is not None or assignment.placement != jobs[id_].placement:
+            beside[id_] = assignment.beside
     for id_ in plan.idle:
         if held.pop(id_, None) is not None and jobs[id_].fixed:
             raise PlanError(f"job {id_} is preempted but fixed: {jobs[id_].fixed}", job=id_)
-    wanted = Counter[str]()
-    for placement in held.values():
-        wanted.update(dict(placement.gpus_on))
+    wanted = occupied(held, beside)
     for name, gpus in wanted.items():
         if gpus <= present[name]:
             continue  # nothing was added; what Slurm runs now is not ours to judge
@@ -49,12 +48,27 @@ def validate(problem: Problem, plan: Plan) -> None:
             raise PlanError(f"node {name} would hold {gpus} GPUs and has {have} for us", node=name)
 
 
+def _check_pair(problem: Problem, plan: Plan, job: Job, assignment: Assignment) -> None:
+    """Who shares a GPU does so with one job, that shares it with nobody else, and may."""
+    other = assignment.beside
+    if other is None:
+        return
+    theirs = plan.assignments.get(other)
+    if theirs is None or theirs.beside != job.id or theirs.placement != assignment.placement:
+        raise PlanError(f"job {job.id} is beside job {other}, which is elsewhere", job=job.id)
+    if assignment.placement.gpus != 1:
+        raise PlanError(f"job {job.id} would share more than one GPU", job=job.id)
+    if job.beside != other and pair_of(job.id, other) not in problem.pairs:
+        raise PlanError(f"jobs {job.id} and {other} may not share a GPU", job=job.id)
+
+
 def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None:
     if job.placement is None and (job.fixed or not job.startable):
         raise PlanError(
             f"job {job.id} may not be started: {job.fixed or 'not startable'}", job=job.id
         )
-    if assignment.placement == job.placement:
+    shares = assignment.beside is not None and not job.share
+    if assignment.placement == job.placement and not (shares and job.fixed):
         tunes = job.batches is not None and job.batches.tunes
         if tunes:
             _check_batch(job, assignment)

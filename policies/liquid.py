@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ones.policies.network.seating import place
 from ones.policies.network.sensitivity import sensitivity
 from ones.policies.network.topology import Distances, Topology
 from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.sharing import pair_up
 
 ORDERS = ("priority", "arrival", "fair")
 MODES = ("batch", "immediate")
@@ -35,6 +37,9 @@ class Liquid:
     leaf: float = 1.0  # distances (Liquid §2.1): two nodes of a leaf switch,
     above: float = 4.0  # of the switch above it,
     beyond: float = 40.0  # and further apart
+    share_load: float = inf
+    """From this share of the GPUs in use on, jobs that wait are put beside others that may share
+    their GPU (Liquid §3.2); inf: never."""
     name: str = "liquid"
 
     def __post_init__(self) -> None:
@@ -43,7 +48,17 @@ class Liquid:
             raise ValueError(f"its mode '{self.mode}' is none of: {', '.join(MODES)}")
         if self.order not in ORDERS:
             raise ValueError(f"its order '{self.order}' is none of: {', '.join(ORDERS)}")
+        if not self.share_load >= 0:
+            raise ValueError("its setting share_load must not be below 0")
         self.distances()
+
+    @property
+    def shares(self) -> bool:
+        return self.share_load < inf
+
+    @property
+    def plans_pairs(self) -> bool:
+        return False
 
     def distances(self) -> Distances:
         return Distances(switches=(self.leaf, self.above, self.beyond))
@@ -76,7 +91,18 @@ class Liquid:
                 None,
                 f"its turn; apart its steps would take {100 * start.gang.bandwidth:.0f} % longer",
             )
-        return Plan(assignments, idle), None
+        return self._shared(problem, Plan(assignments, idle), waiting), None
+
+    def _shared(self, problem: Problem, plan: Plan, waiting: Sequence[Job]) -> Plan:
+        """Who found no GPU of its own put beside others, as long as the cluster is full enough."""
+        if not (plan.idle and problem.pairs and self.shares):
+            return plan
+        total = sum(node.gpus for node in problem.nodes if node.usable)
+        used = sum(node.taken for node in problem.nodes if node.usable)
+        used += sum(one.placement.gpus for one in plan.assignments.values())
+        if used < self.share_load * total:
+            return plan
+        return pair_up(problem, plan, [job.id for job in _ordered(problem, waiting, self.order)])
 
     def _in_turn(
         self, site: _Site, waiting: Sequence[Job], idle: dict[JobId, str], rng: np.random.Generator

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ones.policies.forecast import by_id, type_of
-from ones.policies.model import Assignment, Job, Placement, Plan, Problem
+from ones.policies.model import Job, Placement, Plan, Problem
 from ones.policies.placement import Room
 
 
@@ -24,6 +24,8 @@ def settle(problem: Problem, plan: Plan) -> Plan:
         if (job := jobs[id_]).keeps is not None
         and job.placement is not None
         and not job.fixed
+        and not job.share
+        and assignment.beside is None
         and assignment.placement != job.placement
     ]
     if not moved:
@@ -37,8 +39,7 @@ def settle(problem: Problem, plan: Plan) -> Plan:
         room = Room.of(problem.nodes, others)
         found = _near(problem, room, job, assignments[job.id].placement)
         if found is not None:
-            given = assignments[job.id]
-            assignments[job.id] = Assignment(found, given.batch, given.reason)
+            assignments[job.id] = replace(assignments[job.id], placement=found)
             final[job.id] = found
     return replace(plan, assignments=assignments)
 

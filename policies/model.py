@@ -83,6 +83,7 @@ class Node:
     switches: tuple[str, ...] = ()
     usable: bool = True  # False: down, drained, reserved or stale; nothing new is placed there
     taken: int = 0  # GPUs that jobs which did not opt in hold now
+    shares: bool = False  # whether two jobs can share a GPU here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,8 @@ class Job:
     """What of its placement stays when it is resized live; None: a resize is a restart. A live job
     takes any split over nodes that has this in it."""
     uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
+    share: bool = False  # it runs on half of the one GPU that `placement` names
+    beside: JobId | None = None  # who has the other half, opted in or not; None: nobody
 
 
 class Speed(Protocol):
@@ -208,6 +211,11 @@ class Outlook:
         return self.type_errors.get(gpu_type, self.speed_error)
 
 
+Pairs = Mapping[tuple[JobId, JobId], tuple[float, float]]
+"""Jobs that may share a GPU, the smaller number first, and how fast each is then expected to be,
+relative to its speed alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One round's question: who runs where, with which batch."""
@@ -217,6 +225,7 @@ class Problem:
     jobs: tuple[Job, ...]
     outlooks: Mapping[JobId, Outlook]
     arrival_rate: float = 0.0  # jobs per second, recent
+    pairs: Pairs = field(default_factory=dict)  # who may share a GPU; empty: nobody
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -230,6 +239,9 @@ class Assignment:
     placement: Placement
     batch: int | None
     reason: str
+    beside: JobId | None = None
+    """The job with which it shares its one GPU; that one has the same placement and names it, too.
+    None of a job that shares now: it stays where it is, whoever else is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +270,22 @@ class TunesBetweenRounds(Protocol):
 
     def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
         """The global batch of a running job for its next epoch; None: the one it has."""
+        ...
+
+
+@runtime_checkable
+class SharesGpus(Protocol):
+    """A policy that may put two jobs on one GPU."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it does, as it is set: then it is told who may."""
+        ...
+
+    @property
+    def plans_pairs(self) -> bool:
+        """Whether it says itself of every pair there is what becomes of it. Otherwise one job
+        stands for both, and they stay together."""
         ...
 
 

@@ -7,8 +7,10 @@ from typing import Literal
 
 from ones.policies.forecast import by_id, seconds_left_on
 from ones.policies.model import Assignment, Job, JobId, Placement, Plan, Problem, Seconds
+from ones.policies.sharing import speed_beside
 
 Kind = Literal["start", "resize", "preempt", "tune"]
+LEAST_SPEED = 0.01  # of a job beside another, whatever is expected
 _ORDER: dict[Kind, int] = {"preempt": 0, "tune": 0, "resize": 1, "start": 2}
 
 
@@ -24,6 +26,7 @@ class Move:
     target: Placement | None = None  # None: a preempt
     batch: int | None = None  # global; None leaves it to the job
     reason: str = ""
+    beside: JobId | None = None  # with whom it is to share its GPU
     gain: Seconds = 0.0
     """How much sooner this job itself should end, its restart paid; negative where it gives way to
     others. 0 for a start."""
@@ -68,12 +71,15 @@ def _towards(problem: Problem, job: Job, assignment: Assignment) -> Move | None:
             target=assignment.placement,
             batch=assignment.batch,
             reason=assignment.reason,
+            beside=assignment.beside,
         )
     new_batch = assignment.batch is not None and job.batch not in (None, assignment.batch)
-    if assignment.placement == job.placement and not new_batch:
+    # Who runs on a whole GPU is restarted to share it; who shares one is joined, or left, there.
+    shares = assignment.beside is not None and not job.share
+    if assignment.placement == job.placement and not new_batch and not shares:
         return None
     tunes = job.batches is not None and job.batches.tunes
-    if assignment.placement == job.placement and tunes:
+    if assignment.placement == job.placement and tunes and not shares:
         return Move(
             job=job.id,
             kind="tune",
@@ -85,6 +91,8 @@ def _towards(problem: Problem, job: Job, assignment: Assignment) -> Move | None:
     if job.id in problem.outlooks:
         before = seconds_left_on(problem, job, job.placement)
         after = seconds_left_on(problem, job, assignment.placement, assignment.batch)
+        before /= max(LEAST_SPEED, speed_beside(problem.pairs, job.id, job.beside))
+        after /= max(LEAST_SPEED, speed_beside(problem.pairs, job.id, assignment.beside))
         gain = before - after - problem.outlooks[job.id].restart_cost
     return Move(
         job=job.id,
@@ -92,5 +100,6 @@ def _towards(problem: Problem, job: Job, assignment: Assignment) -> Move | None:
         target=assignment.placement,
         batch=assignment.batch,
         reason=assignment.reason,
+        beside=assignment.beside,
         gain=gain,
     )

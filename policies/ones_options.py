@@ -232,12 +232,12 @@ def _horizon(problem: Problem) -> Seconds:
     """3 times the mean time to the next arrival or end of a job.
 
     Within 2 restarts, or 20 s, and 1000 s; of the ends, no job counts for more than one in 4
-    restarts, or in 2 minutes: a job about to end would make every other decision look short-lived.
+    restarts, or in 40 s: a job about to end would make every other decision look short-lived.
     """
     costs = [outlook.restart_cost for outlook in problem.outlooks.values()]
     cost = max(float(np.median(costs)) if costs else 0.0, 0.5)
     ends = sum(
-        1.0 / max(seconds_left_on(problem, job, job.placement), 4.0 * cost, 120.0)
+        1.0 / max(seconds_left_on(problem, job, job.placement), 4.0 * cost, 40.0)
         for job in problem.jobs
         if job.placement is not None
     )

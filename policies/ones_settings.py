@@ -17,9 +17,9 @@ class Settings:
     that leave no GPU unused. `flow`, the default, values what a job is given by its speed-up times
     a weight that falls with its remaining work: it also counts who waits, so that it is the mean
     completion time that falls."""
-    exponent: float = 0.1  # of the remaining work in a job's weight, in `flow`
-    rank_share: float = 0.75  # how much its rank by remaining work counts beside that
-    rank_power: float = 0.5  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
+    exponent: float = 0.2  # of the remaining work in a job's weight, in `flow`
+    rank_share: float = 0.6  # how much its rank by remaining work counts beside that
+    rank_power: float = 0.65  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
     goodput: bool = True  # batches and sizes by throughput times statistical efficiency
     batch_limits: bool = False
     """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,

@@ -46,8 +46,16 @@ class Draft:
             elif job.placement is not None and (
                 job.fixed or not usable.issuperset(job.placement.nodes)
             ):
+                together = any(job.beside == other.id for other in draft.stays) or any(
+                    other.beside == job.id for other in draft.stays
+                )
                 draft.stays.append(job)
-                draft.give(job, job.placement, job.fixed or "stays", batch=job.batch)
+                # Two on one GPU take it once; the plan leaves both as they are.
+                if together:
+                    stays = Assignment(job.placement, job.batch, job.fixed or "stays")
+                    draft.assignments[job.id] = stays
+                else:
+                    draft.give(job, job.placement, job.fixed or "stays", batch=job.batch)
             else:
                 draft.open.append(job)
         return draft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 from ones.policies.fifo import Fifo
@@ -22,6 +22,7 @@ from ones.policies.sia import Sia
 from ones.policies.srtf import Srtf
 from ones.policies.tiresias import Tiresias
 
+SHARE_LOAD = 0.75  # of the GPUs in use, from where Liquid shares them (Liquid §3.2)
 Information = Literal["family", "own", "truth"]
 _PREFIXES: Mapping[str, Information] = {"gavel": "family", "gavel-oracle": "truth"}
 
@@ -61,6 +62,15 @@ def _plain(policy: Any) -> _Make:
     return made
 
 
+def _liquid(site: Site, given: Mapping[str, str]) -> Policy:
+    policy: Liquid = replace(Liquid(), **_read(Liquid(), given))
+    if not site.sharing and policy.share_load != inf:
+        raise ValueError("its setting share_load needs [sharing] allow = true")
+    if site.sharing and "share_load" not in given:
+        policy = replace(policy, share_load=SHARE_LOAD)
+    return policy
+
+
 def _ones(name: str, settings: Settings) -> _Make:
     def made(site: Site, given: Mapping[str, str]) -> Policy:
         wait = {} if site.max_wait is None else {"max_wait": site.max_wait}
@@ -80,9 +90,7 @@ def _gavel(name: str, policy: GavelPolicy) -> _Make:
 
 _POLICIES: dict[str, Entry] = {
     "fifo": Entry(make=_plain(Fifo()), about="first come, first served, at the requested size"),
-    "liquid": Entry(
-        make=_plain(Liquid()), about="jobs in order, where the network costs them least"
-    ),
+    "liquid": Entry(make=_liquid, about="jobs in order, where the network costs them least"),
     "ones": Entry(
         make=_ones("ones", Settings()), about="average completion time; sizes and batches"
     ),

@@ -8,7 +8,8 @@ import numpy as np
 
 from ones.policies.guard import History, Limits, Verdict, check, freeze, reconcile, validate
 from ones.policies.live import settle
-from ones.policies.model import Plan, Policy, Problem
+from ones.policies.model import Plan, Policy, Problem, SharesGpus
+from ones.policies.sharing import with_riders, without_riders
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,11 @@ def decide(
 ) -> Decided:
     """One decision. Raises PlanError where the policy breaks a job's or the cluster's terms."""
     problem = freeze(problem, history, limits)
-    plan, memory = policy.plan(problem, memory, rng)
+    if isinstance(policy, SharesGpus) and policy.plans_pairs:
+        plan, memory = policy.plan(problem, memory, rng)
+    else:
+        plan, memory = policy.plan(without_riders(problem), memory, rng)
+        plan = with_riders(problem, plan)
     plan = settle(problem, plan)
     validate(problem, plan)
     verdict = check(reconcile(problem, plan), problem, history, limits)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.tres import gpus_by_type
+from ones.slurm_ext.tres import gpus_by_type, shards_in
 
 _COLUMNS = ("JobIDRaw", "Restarts", "Start", "End", "State", "AllocTRES", "NodeList")
 JOBS_A_CALL = 5000  # keeps the command line far below what the kernel takes
@@ -66,5 +66,5 @@ def _run(line: str) -> Run | None:
         state=state.split(" ", 1)[0],  # CANCELLED by UID
         nodes=nodes,
         # Slurm writes the total beside each type's part, where it accounts for types.
-        gpus=totals.get("") or sum(totals.values()),
+        gpus=totals.get("") or sum(totals.values()) or min(1, shards_in(tres)),
     )

@@ -28,13 +28,27 @@ class RequeueHold:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a job asks for on each node beside GPUs; None: what it asked for before."""
+
+    memory: int | None = None  # MiB
+    cpus: int | None = None
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Give the held job a shape and the nodes to have it on."""
+    """Give the held job a shape and the nodes to have it on.
+
+    With `shards` it gets so many shards of its one GPU instead of all of it.
+    """
 
     job: int
     restarts: int
     target: Placement
+    request: Request = Request()
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ more, because an exit status of 0 does not mean that Slurm did what it was told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from ones.policies.model import Shape
@@ -17,10 +18,10 @@ from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import OnesError, SlurmError
 from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.job_json import ENDED, job_record
-from ones.slurm_ext.layout import Layout, layout_of
+from ones.slurm_ext.layout import Layout, cannot_share, layout_of
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
-from ones.slurm_ext.tres import gpus_in, replace_gpus
+from ones.slurm_ext.tres import gpus_in, replace_gpus, shards_in
 
 SIGNAL_TIMEOUT = 10.0  # scancel has been seen to wait for minutes on a job that was just requeued
 _NOT_OURS = frozenset({"batch", "extern", "interactive"})
@@ -114,13 +115,26 @@ class Actuator:
             raise JobChanged(job.id, f"can't be given another shape: {fault}") from None
         if not layout.suits(shape):
             raise JobChanged(job.id, f"can't have {shape}: its tasks would not fit")
+        if action.shards and shape.gpus != 1:
+            raise JobChanged(job.id, f"can't share GPUs in the shape {shape}: only one GPU")
+        if action.shards and (against := cannot_share(job, Mark.read(job.admin_comment))):
+            raise JobChanged(job.id, f"can't share a GPU: {against}")
         # On a job that runs, this update would fail and still take nodes away from it. Held like
         # this, not even its owner can let it start under our hands.
         locked = self._lock(job)
         if locked is None or locked.restarts != job.restarts:
             raise JobChanged(job.id, "is not the same any more")
         _expect_held(locked)
-        wanted = reshape_fields(job, layout, shape, cpus_per_gpu=gpus_in(raw["cpus_per_tres"]))
+        wanted = reshape_fields(
+            job,
+            layout,
+            shape,
+            cpus_per_gpu=gpus_in(raw["cpus_per_tres"]),
+            least_cpus=action.request.cpus or 0,
+            shards=action.shards,
+        )
+        if action.request.memory is not None:
+            wanted["MinMemoryNode"] = str(action.request.memory)
         self._write(
             "scontrol",
             "update",
@@ -129,9 +143,11 @@ class Actuator:
             f"ReqNodeList={fold(action.target.nodes)}",
             "StartTime=now",  # a requeued job would begin two minutes late
         )
-        after = self._reread(job.id)
-        if after is not None and after.state == "PENDING":
-            _verify(after, layout, shape, action.target.nodes)
+        found = self._read(job.id)
+        after = None if found is None else job_record(found)
+        if found is not None and after is not None and after.state == "PENDING":
+            _verify(after, layout, shape, action.target.nodes, shards=action.shards)
+            _verify_memory(after, found, action.request.memory)
         return after
 
     def _release(self, job: JobRecord) -> JobRecord | None:
@@ -178,31 +194,55 @@ class Actuator:
 
 
 def reshape_fields(
-    job: JobRecord, layout: Layout, shape: Shape, *, cpus_per_gpu: int
+    job: JobRecord,
+    layout: Layout,
+    shape: Shape,
+    *,
+    cpus_per_gpu: int,
+    least_cpus: int = 0,
+    shards: int = 0,
 ) -> dict[str, str]:
     """What one scontrol update has to say for a job to ask for `shape` in its own form.
 
     GPUs per node stand beside --gpus, and CPUs per node beside the tasks, because Slurm would
     otherwise spread either unevenly over the nodes (3 + 1 for 4 on 2). With --gpus-per-task it
     refuses the one (BadConstraints) and derives tasks per node, for good, from the other.
+
+    Shards are asked for per node, whatever the form: with --gpus Slurm takes them and then never
+    starts the job, with --gpus-per-task srun fails in it. It asks per node from then on. They carry
+    no type, because srun in the job would fail with one.
     """
     tasks = layout.tasks_per_node(shape)
-    cpus = max(tasks * job.cpus_per_task, shape.gpus_per_node * cpus_per_gpu)
+    # Slurm can't place CPUs that belong to no task (BadConstraints): they are asked for by task.
+    filled = least_cpus and layout.form != "per_task"
+    per_task = ceil(least_cpus / tasks) if filled else job.cpus_per_task
+    cpus = max(tasks * per_task, shape.gpus_per_node * cpus_per_gpu)
     fields = {
         "NumNodes": f"{shape.nodes}-{shape.nodes}",
         "NumTasks": str(shape.nodes * tasks),
         "NumCPUs": str(shape.nodes * cpus),
     }
-    if layout.form == "per_task":
+    if layout.form == "per_task" and not shards:
         return fields
     fields["MinCPUsNode"] = str(cpus)
+    if filled:
+        fields["CpusPerTask"] = str(per_task)
+    if shards:
+        fields["TresPerNode"] = replace_gpus(job.tres_per_node, f"gres/shard:{shards}")
+        if layout.form == "per_job":
+            fields["TresPerJob"] = replace_gpus(job.tres_per_job, "")
+        elif layout.form == "per_task":
+            fields["TresPerTask"] = replace_gpus(job.tres_per_task, "")
+        return fields
     fields["TresPerNode"] = replace_gpus(job.tres_per_node, layout.gpu(shape.gpus_per_node))
     if layout.form == "per_job":
         fields["TresPerJob"] = replace_gpus(job.tres_per_job, layout.gpu(shape.gpus))
     return fields
 
 
-def _verify(job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...]) -> None:
+def _verify(
+    job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...], *, shards: int
+) -> None:
     """Raises SlurmError with what a pending job has instead of what was written."""
     tasks = shape.nodes * layout.tasks_per_node(shape)
     faults = [
@@ -214,13 +254,28 @@ def _verify(job: JobRecord, layout: Layout, shape: Shape, nodes: tuple[str, ...]
         )
         if has != wanted
     ]
-    if layout.form != "per_task" and gpus_in(job.tres_per_node) != shape.gpus_per_node:
-        faults.append(f"GPUs per node {gpus_in(job.tres_per_node)}, not {shape.gpus_per_node}")
-    if layout.form == "per_job" and gpus_in(job.tres_per_job) != shape.gpus:
-        faults.append(f"GPUs {gpus_in(job.tres_per_job)}, not {shape.gpus}")
+    asked = job.tres_per_node
+    gpus = shape.gpus_per_node if not shards else 0
+    if (layout.form != "per_task" or shards) and gpus_in(asked) != gpus:
+        faults.append(f"GPUs per node {gpus_in(asked)}, not {gpus}")
+    if shards_in(asked) != shards:
+        faults.append(f"shards {shards_in(asked)}, not {shards}")
+    if layout.form == "per_job" and gpus_in(job.tres_per_job) != (0 if shards else shape.gpus):
+        faults.append(f"GPUs {gpus_in(job.tres_per_job)}, not {0 if shards else shape.gpus}")
     if faults:
         raise SlurmError(
             f"scontrol update JobId={job.id}", f"Slurm agreed, but it has {', '.join(faults)}"
+        )
+
+
+def _verify_memory(job: JobRecord, raw: Mapping[str, Any], wanted: int | None) -> None:
+    if wanted is None:
+        return
+    has = raw["memory_per_node"]
+    if not (has["set"] and has["number"] == wanted):
+        raise SlurmError(
+            f"scontrol update JobId={job.id}",
+            f"Slurm agreed, but it asks for {has['number']} MiB of each node, not {wanted}",
         )
 
 

@@ -53,6 +53,8 @@ _COLUMNS = (
     "tres-per-job",
     "tres-per-node",
     "tres-per-task",
+    "cpus-per-tres",
+    "mem-per-tres",
     "tres-alloc",
     "Feature",
     "Dependency",
@@ -171,7 +173,12 @@ def needs_detail(row: Mapping[str, str]) -> bool:
     if state == "PENDING" or state in ENDED:
         return False
     marked = row["admin_comment"].startswith(MARK)
-    return marked or "gres/gpu" in row["tres-alloc"] or state not in HOLDING
+    return (
+        marked
+        or "gres/gpu" in row["tres-alloc"]
+        or "gres/shard" in row["tres-alloc"]
+        or state not in HOLDING
+    )
 
 
 def record_of(row: Mapping[str, str]) -> JobRecord:
@@ -206,6 +213,7 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
         tres_per_job=clean["tres-per-job"],
         tres_per_node=clean["tres-per-node"],
         tres_per_task=clean["tres-per-task"],
+        per_gpu=",".join(filter(None, (clean["cpus-per-tres"], clean["mem-per-tres"]))),
         features=clean["Feature"],
         dependency=clean["Dependency"],
         required_nodes=clean["ReqNodes"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ones.policies.model import Job, JobId, Node, Placement, Shape
 from ones.policies.reserve import Waiting
@@ -12,6 +12,7 @@ from ones.policies.shapes import realisable
 from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.layout import Layout, gpu_type_wanted, gpus_wanted, layout_of
 from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.shards import beside, gpus_held, half
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 
 ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
@@ -37,11 +38,12 @@ def elastic_jobs(snapshot: Snapshot, holds: Holds = NO_HOLDS) -> tuple[list[Job]
     A running job of a form that can't be reshaped is planned around: it is `fixed`.
     """
     jobs, ignored = [], {}
+    together = beside(snapshot.jobs)
     for record in snapshot.jobs.values():
         if not record.marked or record.state not in ALIVE:
             continue
         try:
-            jobs.append(_job(record, snapshot, holds))
+            jobs.append(_with_share(_job(record, snapshot, holds), record, together))
         except ValueError as fault:
             ignored[record.id] = str(fault)
     return jobs, ignored
@@ -78,10 +80,8 @@ def held_for_us(job: JobRecord, mark: Mark | None, holds: Holds) -> bool:
 
 def gpu_nodes(snapshot: Snapshot) -> list[Node]:
     """All GPU nodes; `taken` is what jobs hold that elastic_jobs does not return."""
-    elastic: dict[str, int] = {}
-    for job in elastic_jobs(snapshot)[0]:
-        for name, gpus in job.placement.gpus_on if job.placement else ():
-            elastic[name] = elastic.get(name, 0) + gpus
+    running = [snapshot.jobs[int(job.id)] for job in elastic_jobs(snapshot)[0] if job.placement]
+    elastic = gpus_held(each for job in running for each in (job, *job.satellites))
     return [
         Node(
             name=node.name,
@@ -89,6 +89,7 @@ def gpu_nodes(snapshot: Snapshot) -> list[Node]:
             gpus=node.gpus,
             switches=snapshot.switches.get(node.name, ()),
             taken=max(0, node.gpus_used - elastic.get(node.name, 0)),
+            shares=half(node) > 0,
         )
         for node in snapshot.nodes.values()
         if node.gpus
@@ -152,6 +153,13 @@ def _job(record: JobRecord, snapshot: Snapshot, holds: Holds) -> Job:
         fixed=_unmovable(record) or fixed,
         startable=_startable(record, mark, holds),
     )
+
+
+def _with_share(job: Job, record: JobRecord, together: Mapping[int, frozenset[int]]) -> Job:
+    if not record.shares:
+        return job
+    others = sorted(together.get(record.id, ()))
+    return replace(job, share=True, beside=JobId(others[0]) if len(others) == 1 else None)
 
 
 def _unmovable(record: JobRecord) -> str:

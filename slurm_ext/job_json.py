@@ -7,7 +7,7 @@ from typing import Any
 
 from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord
-from ones.slurm_ext.tres import gpus_by_type, gpus_in
+from ones.slurm_ext.tres import gpus_by_type, gpus_in, shards_in, shared_gpus
 
 Json = Mapping[str, Any]
 
@@ -54,12 +54,14 @@ def job_record(job: Json) -> JobRecord:
         tres_per_job=job["tres_per_job"],
         tres_per_node=job["tres_per_node"],
         tres_per_task=job["tres_per_task"],
+        per_gpu=",".join(filter(None, (job["cpus_per_tres"], job["memory_per_tres"]))),
         features=job["features"],
         dependency=job["dependency"],
         required_nodes=job["required_nodes"],
         excluded_nodes=job["excluded_nodes"],
         nodes=nodes,
         gpus_on=gpus_on_nodes(nodes, job["gres_detail"]) if state in HOLDING else {},
+        shares=shares_on_nodes(nodes, job["gres_detail"]) if state in HOLDING else {},
         batch_host=job["batch_host"],
         admin_comment=job["admin_comment"],
         requeue=job["requeue"],
@@ -68,12 +70,35 @@ def job_record(job: Json) -> JobRecord:
 
 
 def gpus_on_nodes(nodes: str, detail: list[str]) -> dict[str, int]:
-    """Which node holds how many GPUs; empty where Slurm's answer does not tell them apart."""
+    """Which node holds how many GPUs; empty where Slurm's answer does not tell them apart.
+
+    A GPU of which the job holds shards is one of them.
+    """
     names = expand(nodes)
     if len(names) != len(detail):
         return {}
-    counts = zip(names, map(gpus_in, detail), strict=True)
+    counts = ((name, gpus_used(text)) for name, text in zip(names, detail, strict=True))
     return {name: gpus for name, gpus in counts if gpus}
+
+
+def shares_on_nodes(nodes: str, detail: list[str]) -> dict[str, tuple[int, ...]]:
+    """Of which GPUs of which node the job holds shards."""
+    names = expand(nodes)
+    if len(names) != len(detail):
+        return {}
+    found = ((name, shared_gpus(text)) for name, text in zip(names, detail, strict=True))
+    return {name: gpus for name, gpus in found if gpus}
+
+
+def gpus_used(text: str) -> int:
+    """GPUs that are in use, whole or in shards. Slurm counts one in shards as no GPU at all."""
+    return gpus_in(text) + len(shared_gpus(text))
+
+
+def shards_per_gpu(gres: str) -> int:
+    """Of a node; 0 where it has none, or its GPUs have unequal numbers of them."""
+    gpus, shards = gpus_in(gres), shards_in(gres)
+    return shards // gpus if gpus and shards % gpus == 0 else 0
 
 
 def node_record(node: Json) -> NodeRecord:
@@ -89,7 +114,8 @@ def node_record(node: Json) -> NodeRecord:
         reason=node["reason"],
         gpu_type="+".join(sorted(kind or "gpu" for kind in types)),
         gpus=sum(types.values()),
-        gpus_used=gpus_in(node["gres_used"]),
+        gpus_used=gpus_used(node["gres_used"]),
+        shards_per_gpu=shards_per_gpu(node["gres"]),
         partitions=frozenset(node["partitions"]),
         features=frozenset(node["active_features"]),
     )

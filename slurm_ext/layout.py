@@ -8,7 +8,7 @@ from typing import Literal
 from ones.policies.model import Shape
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
-from ones.slurm_ext.tres import gpus_by_type, gpus_in
+from ones.slurm_ext.tres import gpus_by_type, gpus_in, shards_in
 
 Form = Literal["per_job", "per_node", "per_task"]
 PER_NODE = 0  # as gpus_per_task: one task on each node, whatever its GPUs
@@ -49,7 +49,7 @@ class Layout:
 
 def layout_of(job: JobRecord, mark: Mark) -> Layout:
     """Read the form of a job. Raises ValueError with why such a job can't be given other shapes."""
-    form, types = _form(job)
+    form, types = _form(job, mark)
     if len(types) > 1:
         raise ValueError(f"it asks for several types of GPU ({', '.join(sorted(types))})")
     ((gpu_type, count),) = types.items()
@@ -80,7 +80,16 @@ def gpu_type_wanted(job: JobRecord) -> str:
     return next(iter(types)) if len(types) == 1 else ""
 
 
-def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
+def cannot_share(job: JobRecord, mark: Mark) -> str:
+    """Why a job can't ask for shards instead of its GPU; empty: it can."""
+    if job.per_gpu:
+        return "it asks for CPUs or memory per GPU"
+    if gpu_type_wanted(job) not in ("", mark.gpu_type):
+        return "its mark does not say which type of GPU it asks for"
+    return ""
+
+
+def _form(job: JobRecord, mark: Mark | None = None) -> tuple[Form, dict[str, int]]:
     # --gpus-per-node comes last: our own reshapes write it beside --gpus.
     forms: tuple[tuple[Form, str], ...] = (
         ("per_job", job.tres_per_job),
@@ -91,6 +100,9 @@ def _form(job: JobRecord) -> tuple[Form, dict[str, int]]:
         types = gpus_by_type(text)
         if types:
             return form, types
+    if shards_in(job.tres_per_node):
+        # One of ours that shares. Shards carry no type: with one, srun in the job would fail.
+        return "per_node", {mark.gpu_type if mark else "": 1}
     raise ValueError("it asks for no GPUs by --gpus, --gres, --gpus-per-node or --gpus-per-task")
 
 

@@ -13,9 +13,10 @@ MOST_COUNT = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1`; what follows a space is not ours.
+    """`ONES1:sizes=2-16;request=4;held=1;tasks=4;nodes=1;mem=no;cpu=no;type=v100`, then a space and
+    others'.
 
-    Tasks and nodes are the job's own at submission: later its record shows the shape we gave it.
+    Tasks, nodes and type are the job's own at submission: later its record shows what we gave it.
     """
 
     sizes: Sizes
@@ -23,6 +24,10 @@ class Mark:
     held: bool  # held for onesd at submission
     tasks: int | None = None
     nodes: int | None = None
+    gpu_type: str = ""  # of its GPUs, where the job names one
+    memory: int | None = None  # MiB of each node, where it was asked for so
+    left_out: frozenset[str] = frozenset()  # of memory and cpus, what its user said nothing of
+    stage: int | None = None  # the job that stages data in for it
 
     @classmethod
     def parse(cls, admin_comment: str) -> Mark | None:
@@ -57,7 +62,19 @@ class Mark:
             held=values["held"] == "1",
             tasks=_count(values, "tasks", least=0),
             nodes=_count(values, "nodes", least=1),
+            gpu_type=values.get("type", ""),
+            stage=_count(values, "stage", least=1),
+            memory=None if values.get("mem") in (None, "no", "yes") else _memory(values),
+            left_out=frozenset(
+                name
+                for name, key in (("memory", "mem"), ("cpus", "cpu"))
+                if values.get(key) == "no"
+            ),
         )
+
+
+def _memory(values: dict[str, str]) -> int | None:
+    return _count(values, "mem", least=0) or None  # 0 is all that the node has
 
 
 def _count(values: dict[str, str], key: str, *, least: int) -> int | None:

@@ -23,6 +23,7 @@ from ones.policies.model import Placement
 from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Signal
 from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.job_json import ENDED
+from ones.slurm_ext.shards import beside
 from ones.slurm_ext.snapshot import JobRecord
 
 Kind = Literal["start", "resize", "preempt"]
@@ -61,6 +62,10 @@ class Evidence:
     free: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs that are free now
     coming: Mapping[str, int] = field(default_factory=dict)
     """Node -> GPUs that other moves under way are about to free; see `leaving`."""
+    half_taken: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Node -> the jobs there that have a GPU to themselves of which they hold half of the shards.
+    """
+    shared: bool = False  # whether another job is on its GPU, which stays taken when it goes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,8 @@ class MoveRecord:
     kind: Kind
     restarts: int  # of the job when the move was decided
     target: Placement | None = None  # None: a preempt
+    shards: int = 0  # of its one GPU, which it is to share; 0: whole GPUs
+    beside: int | None = None  # the job on whose GPU it starts; None: on a GPU to itself at first
     batch: int | None = None
     reason: str = ""
     begun_at: float
@@ -120,9 +127,10 @@ class Next:
 def leaving(moves: Iterable[MoveRecord], jobs: Mapping[int, JobRecord]) -> dict[str, int]:
     """Node -> GPUs that moves under way will take away from it: not free yet, but promised."""
     coming: dict[str, int] = {}
+    together = beside(jobs)
     for move in moves:
         job = jobs.get(move.job)
-        if job is None or move.outcome or move.kind == "start":
+        if job is None or move.outcome or move.kind == "start" or job.id in together:
             continue
         kept = dict(move.target.gpus_on) if move.target else {}
         for node, gpus in job.held_on.items():
@@ -185,7 +193,16 @@ class _Case:
         if self.move.target is None:
             return True
         # Satellites leave when the job is stopped.
-        free, own = self.evidence.free, self.job.held_on if promised else self.job.gpus_on
+        held = self.job.held_on if promised else self.job.gpus_on
+        free, own = self.evidence.free, {} if self.evidence.shared else held
+        if self.move.shards:
+            # Slurm puts it beside whoever is alone on a shared GPU of the node.
+            (node,) = self.move.target.nodes
+            met = self.evidence.half_taken.get(node, frozenset()) - {self.job.id}
+            if met != ({self.move.beside} - {None}):
+                return False
+            if met:
+                return True
         coming = self.evidence.coming if promised else {}
         return all(
             free.get(node, 0) + own.get(node, 0) + coming.get(node, 0) >= gpus
@@ -303,7 +320,7 @@ def _shaping(case: _Case) -> Next:
 def _shape(case: _Case) -> Next:
     move = case.move
     assert move.target is not None, "only a preempt has none"
-    reshape = Reshape(move.job, move.expected_restarts, move.target)
+    reshape = Reshape(move.job, move.expected_restarts, move.target, shards=move.shards)
     return Next(move, reshape, replace(move, step="shaped"))
 
 
@@ -358,6 +375,8 @@ def _runs(case: _Case) -> Next:
     if job.gpus_on and dict(job.gpus_on) != dict(move.target.gpus_on):
         parts = ", ".join(f"{gpus} on {node}" for node, gpus in sorted(job.gpus_on.items()))
         outcome = f"changed: the job runs with {parts}"
+    elif bool(job.shares) != bool(move.shards) and job.gpus_on:
+        outcome = f"changed: the job runs with {'shards of a GPU' if job.shares else 'whole GPUs'}"
     elif job.nodes and set(expand(job.nodes)) != set(move.target.nodes):
         outcome = f"changed: the job runs on {job.nodes}, not on {fold(move.target.nodes)}"
     ended = _end(move, outcome, holds=False)

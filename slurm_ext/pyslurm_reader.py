@@ -17,9 +17,16 @@ from typing import Any
 
 from ones.slurm_ext.command_reader import switches_of
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
-from ones.slurm_ext.job_json import ENDED, HOLDING, gpus_on_nodes
+from ones.slurm_ext.job_json import (
+    ENDED,
+    HOLDING,
+    gpus_on_nodes,
+    gpus_used,
+    shards_per_gpu,
+    shares_on_nodes,
+)
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
-from ones.slurm_ext.tres import gpus_by_type, gpus_in
+from ones.slurm_ext.tres import gpus_by_type
 
 WORKER = "ones.slurm_ext.pyslurm_worker"
 
@@ -200,12 +207,15 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
         tres_per_job=fields["tres_per_job"],
         tres_per_node=fields["tres_per_node"],
         tres_per_task=fields["tres_per_task"],
+        # A worker built before this field knows no better: its jobs don't share GPUs.
+        per_gpu=fields.get("per_gpu", "not known"),
         features=fields["features"],
         dependency=fields["dependency"],
         required_nodes=fields["required_nodes"],
         excluded_nodes=fields["excluded_nodes"],
         nodes=fields["nodes"],
         gpus_on=gpus_on_nodes(fields["nodes"], fields["gres"]) if state in HOLDING else {},
+        shares=shares_on_nodes(fields["nodes"], fields["gres"]) if state in HOLDING else {},
         batch_host=fields["batch_host"],
         admin_comment=fields["admin_comment"],
         requeue=bool(fields["requeue"]),
@@ -222,7 +232,8 @@ def node_record(fields: Mapping[str, Any]) -> NodeRecord:
         reason=fields["reason"],
         gpu_type="+".join(sorted(kind or "gpu" for kind in gpus)),
         gpus=sum(gpus.values()),
-        gpus_used=gpus_in(fields["gres_used"]),
+        gpus_used=gpus_used(fields["gres_used"]),
+        shards_per_gpu=shards_per_gpu(fields["gres"]),
         partitions=frozenset(filter(None, fields["partitions"].split(","))),
         features=frozenset(filter(None, fields["features"].split(","))),
     )

@@ -10,6 +10,8 @@ from typing import Protocol
 MARK = "ONES1:"  # begins the admin_comment of a job that opted in; only job_submit.lua writes it
 SATELLITE_MARK = "ONES1S:"  # the same of a job that holds GPUs for another; see satellites
 
+STAGE_MARK = "ONES-STAGE1:"  # the same of a job that stages data in for one that opted in
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
@@ -40,12 +42,16 @@ class JobRecord:
     tres_per_job: str = ""  # such as gres/gpu:v100=4, as written by Slurm
     tres_per_node: str = ""
     tres_per_task: str = ""
+    per_gpu: str = ""  # CPUs and memory that it asks for per GPU
     features: str = ""
     dependency: str = ""
     required_nodes: str = ""  # folded hostlist
     excluded_nodes: str = ""
     nodes: str = ""  # folded hostlist it runs on
     gpus_on: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs, running jobs only
+    shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Node -> the GPUs there, by Slurm's index, of which it holds shards; each also counts in
+    `gpus_on`."""
     batch_host: str = ""
     admin_comment: str = ""
     requeue: bool = False
@@ -83,7 +89,8 @@ class NodeRecord:
     reason: str = ""
     gpu_type: str = ""
     gpus: int = 0
-    gpus_used: int = 0
+    gpus_used: int = 0  # those of which jobs hold shards among them
+    shards_per_gpu: int = 0  # 0: GPUs can't be shared there
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
 

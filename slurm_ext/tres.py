@@ -1,4 +1,8 @@
-"""GPUs in Slurm's resource strings: `gres/gpu:v100:4`, `gpu:v100:2(IDX:0-1)`, `gres/gpu=2`."""
+"""GPUs in Slurm's resource strings: `gres/gpu:v100:4`, `gpu:v100:2(IDX:0-1)`, `gres/gpu=2`.
+
+And shards, the parts of GPUs that jobs share: `gres/shard:v100:1` where they are asked for,
+`shard:1(1/2,0/2)` where they are held: of which GPU how many of how many.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,38 @@ from collections.abc import Iterator
 
 _IN_PARENTHESES = re.compile(r"\([^)]*\)")
 _GPU = re.compile(r"(?:gres[/:])?gpu(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
+_SHARD = re.compile(r"(?:gres[/:])?shard(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
+_SHARDS_HELD = re.compile(r"shard(?::[^:(,]+)*\(([0-9]+/[0-9]+(?:,[0-9]+/[0-9]+)*)\)")
 
 
 def gpus_by_type(text: str) -> dict[str, int]:
     """GPUs of each type; the type is '' where the string names none."""
+    return _by_type(text, _GPU)
+
+
+def shards_by_type(text: str) -> dict[str, int]:
+    """Shards of each type; the type is '' where the string names none."""
+    return _by_type(text, _SHARD)
+
+
+def shards_in(text: str) -> int:
+    """Shards of all types."""
+    return sum(shards_by_type(text).values())
+
+
+def shared_gpus(text: str) -> tuple[int, ...]:
+    """The GPUs, by Slurm's index, of which the string holds shards."""
+    return tuple(
+        index
+        for match in _SHARDS_HELD.finditer(text)
+        for index, part in enumerate(match[1].split(","))
+        if int(part.split("/")[0])
+    )
+
+
+def _by_type(text: str, pattern: re.Pattern[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for match in _gpu_items(text):
+    for match in _items(text, pattern):
         count = int(match["count"] or 1)
         if count:
             found[match["type"] or ""] = found.get(match["type"] or "", 0) + count
@@ -25,13 +55,17 @@ def gpus_in(text: str) -> int:
 
 
 def replace_gpus(text: str, gpu: str) -> str:
-    """The same resources with the GPUs' part replaced by `gpu`, such as gres/gpu:v100:2."""
-    others = [part for part in text.split(",") if part and _GPU.fullmatch(part) is None]
-    return ",".join([*others, gpu])
+    """The same resources with the part of GPUs or shards replaced by `gpu`; empty: taken away."""
+    others = [
+        part
+        for part in text.split(",")
+        if part and _GPU.fullmatch(part) is None and _SHARD.fullmatch(part) is None
+    ]
+    return ",".join([*others, gpu] if gpu else others)
 
 
-def _gpu_items(text: str) -> Iterator[re.Match[str]]:
+def _items(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
     for part in _IN_PARENTHESES.sub("", text).split(","):
-        match = _GPU.fullmatch(part.strip())
+        match = pattern.fullmatch(part.strip())
         if match is not None:
             yield match

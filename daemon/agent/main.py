@@ -64,6 +64,7 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
             onesd=Onesd(
                 session, config.controller, node, trust=signed_by(_uids(config.controller_user))
             ),
+            stage_folder=config.staging.folder,
         )
         server = await agent.open()
         try:

@@ -19,13 +19,15 @@ from ones.daemon.agent.messages import Message, Refused, read_message
 from ones.daemon.agent.metrics import GpuState, Metrics
 from ones.daemon.agent.push import ControllerError, Onesd, Pusher
 from ones.daemon.agent.sampler import Sampler
-from ones.daemon.config import AgentConfig
+from ones.daemon.agent.staging import StageFolders
+from ones.daemon.config import STAGE_FOLDER, AgentConfig
 from ones.daemon.systemd import notify
-from ones.daemon.wire import Checkpoint, Lease, Live, NodeReport, Received, Report
+from ones.daemon.wire import Checkpoint, Heard, Lease, Live, NodeReport, Received, Report
 
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds between two looks at job folders, ended processes and XIDs
 WATCHDOG_TICKS = 10
+MOST_ENDED = 1000  # in one report
 LONGEST_PAUSE = 60.0  # after failures of ours
 
 
@@ -48,6 +50,7 @@ class NodeAgent:
         config: AgentConfig,
         sampler: Sampler,
         onesd: Onesd,
+        stage_folder: str = STAGE_FOLDER,
         proc: Path = Path("/proc"),
     ) -> None:
         self.metrics = Metrics(node, version)
@@ -60,13 +63,16 @@ class NodeAgent:
         self._folders_change = asyncio.Lock()
         self._processes = Processes(proc, self._folders.owner)
         self._jobs = Jobs()
+        self._stages = StageFolders(Path(stage_folder))
+        self._needed: Heard | None = None  # what onesd last said of staged data
         self._told: set[tuple[int, str]] = set()
+        self._ended: set[int] = set()  # jobs of whose end onesd has not heard yet
         self._pusher = Pusher(
             onesd,
             self.report,
             interval=config.interval,
             done=self._pushed,
-            learn=self._jobs.learn,
+            learn=self._learn,
         )
         self._door = Door(
             Path(config.socket),
@@ -81,6 +87,7 @@ class NodeAgent:
     async def open(self) -> asyncio.Server:
         """Open both doors; raises OnesError. Jobs that run already are found again."""
         await asyncio.to_thread(self._folders.open)
+        await asyncio.to_thread(self._stages.open)
         now = time.time()
         for job in self._folders.jobs():
             self._jobs.see({job: ()}, now=now)
@@ -120,6 +127,7 @@ class NodeAgent:
             version=self._version,
             gpus=gpus,
             received=self._jobs.received(),
+            ended=tuple(sorted(self._ended)[-MOST_ENDED:]),
             note=note,
         )
 
@@ -130,13 +138,24 @@ class NodeAgent:
             urgent |= self._take_file(found)
         # After the folders: a job's last word may be its last deed.
         ended = self._jobs.bury(self._processes.alive, now=time.time())
+        self._ended.update(ended)
         urgent |= bool(ended) | await self._sampler.poll_errors()
         if urgent:
             self._pusher.soon()
+        needed, self._needed = self._needed, None
+        if needed is not None and needed.staged_at:
+            clean = self._stages.clean
+            for job in await asyncio.to_thread(clean, needed.staged, seen=needed.staged_at):
+                log.info("what stage-in job %d brought is removed", job)
         for job in self._jobs.forget(now=time.time()):
             async with self._folders_change:
                 if job not in self._jobs:
                     await asyncio.to_thread(self._folders.remove, job)
+
+    def _learn(self, heard: Heard) -> None:
+        for lease in heard.leases:
+            self._jobs.learn(lease)
+        self._needed = heard
 
     async def _look(self) -> None:
         ticks = 0
@@ -220,6 +239,7 @@ class NodeAgent:
         self.metrics.pushes.labels("taken" if heard else "failed").inc()
         if heard:
             self._jobs.sent(report.received)
+            self._ended.difference_update(report.ended)
             self.metrics.last_push.set_to_current_time()
 
 

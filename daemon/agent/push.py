@@ -61,20 +61,22 @@ class Onesd:
         self._trust = trust if trust is not None else signed_by({0, os.geteuid()})
         self._doubted = ""
 
-    async def send(self, report: NodeReport) -> tuple[Lease, ...]:
-        """Push a report; the leases that may have changed. Raises ControllerError."""
+    async def send(self, report: NodeReport) -> Heard:
+        """Push a report; what onesd says to it. Raises ControllerError."""
         body = msgspec.json.encode(report)
         found = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
         if found is None:
             raise self._fault("takes no reports; is it another program, or of another release?")
         answer, credential = found
         try:
-            leases = msgspec.json.decode(answer, type=Heard).leases
+            heard = msgspec.json.decode(answer, type=Heard)
         except msgspec.DecodeError:
-            return ()  # it has taken the report, and leases come with every answer
-        if any(lease.order for lease in leases) and not await self._trusted(answer, credential):
-            return tuple(msgspec.structs.replace(lease, order=None) for lease in leases)
-        return leases
+            return Heard()  # it has taken the report, and leases come with every answer
+        ordered = any(lease.order for lease in heard.leases)
+        if ordered and not await self._trusted(answer, credential):
+            leases = tuple(msgspec.structs.replace(lease, order=None) for lease in heard.leases)
+            return msgspec.structs.replace(heard, leases=leases)
+        return heard
 
     async def _trusted(self, answer: bytes, credential: str) -> bool:
         """Whether orders to jobs in an answer are onesd's own; told once where they are not."""
@@ -153,7 +155,7 @@ class Pusher:
         *,
         interval: float,
         done: Callable[[NodeReport, bool], None] = lambda _report, _heard: None,
-        learn: Callable[[Lease], None] = lambda _lease: None,
+        learn: Callable[[Heard], None] = lambda _heard: None,
     ) -> None:
         self._onesd = onesd
         self._build = build
@@ -186,7 +188,7 @@ class Pusher:
         self._urgent.clear()
         report = await self._build()
         try:
-            leases = await self._onesd.send(report)
+            heard = await self._onesd.send(report)
         except ControllerError as fault:
             self._failures += 1
             if str(fault) != self._told:
@@ -197,8 +199,7 @@ class Pusher:
         if self._failures:
             log.info("onesd hears us again, after %d attempts", self._failures)
         self._failures, self._told = 0, ""
-        for lease in leases:
-            self._learn(lease)
+        self._learn(heard)
         self._done(report, True)
 
     def _pause(self) -> float:

@@ -51,6 +51,15 @@ NODE_COLUMNS = {
     "reported": "REPORTED",
     "note": "NOTE",
 }
+PAIR_COLUMNS = {
+    "jobs": "JOBS",
+    "where": "GPU",
+    "since": "SINCE",
+    "ended": "ENDED",
+    "expected": "EXPECTED",
+    "measured": "MEASURED",
+    "parted": "PARTED",
+}
 RUN_COLUMNS = {
     "run": "RUN",
     "started": "START",
@@ -170,6 +179,37 @@ def jobs(as_json: bool, noheader: bool, fields: str | None) -> None:
     click.echo(table(rows, JOB_COLUMNS, header=not noheader, fields=fields))
 
 
+@main.command()
+@_listing
+def sharing(as_json: bool, noheader: bool, fields: str | None) -> None:
+    """Which jobs share a GPU, or did, how fast they are there, and why they were parted."""
+    answer = _asks("GET", "/v1/sharing")
+    if as_json:
+        _print_json(answer)
+        return
+    rows = [
+        {
+            "jobs": f"{pair['first']}+{pair['second']}",
+            "where": f"{pair['node']}:{pair['gpu']}",
+            "since": moment(pair["since"]),
+            "ended": moment(pair["ended"]),
+            "expected": _shares(pair["expected"]),
+            "measured": _shares(pair["measured"]),
+            "parted": pair["parted"],
+        }
+        for pair in answer["pairs"]
+    ]
+    click.echo(table(rows, PAIR_COLUMNS, header=not noheader, fields=fields))
+    for gpu in answer["closed"] if not noheader else ():
+        click.echo(f"Note: GPU {gpu['gpu']} of {gpu['node']} is not shared: {cell(gpu['why'])}")
+    if not answer["allowed"] and not noheader:
+        click.echo("Note: jobs share no GPUs here; [sharing] allow")
+
+
+def _shares(speeds: list[float | None]) -> str | None:
+    return None if None in speeds else ", ".join(f"{speed:.0%}" for speed in speeds)
+
+
 def _job_row(job: dict[str, Any]) -> dict[str, Any]:
     done, total = job["samples"], job["total_samples"]
     return {
@@ -218,6 +258,10 @@ def job(job: int, as_json: bool, noheader: bool, fields: str | None) -> None:
         click.echo(table(parts, PART_COLUMNS, header=not noheader))
         hours = answer["gpu_seconds"] / 3600
         click.echo(f"GPU hours of the job and its satellites: {hours:.2f}")
+    if answer["staged"]:
+        click.echo(cell(answer["staged"]))
+    for request in answer["requests"]:
+        click.echo(f"{moment(request['at'])}  {cell(request['words'])}")
     for refused in answer["refused"]:
         click.echo(f"{moment(refused['at'])}  {refused['kind']}: {cell(refused['outcome'])}")
 

@@ -7,7 +7,7 @@ run in their first round, and who runs goes on until somebody is materially furt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +15,14 @@ import numpy as np
 from ones.policies.forecast import type_of
 from ones.policies.gavel.policies import GavelPolicy
 from ones.policies.gavel.rounds_bids import Rules, bids
-from ones.policies.gavel.rounds_choice import Choice, Ground, choose
+from ones.policies.gavel.rounds_choice import Bid, Choice, Ground, choose
 from ones.policies.gavel.rounds_ledger import MOST_OWED, Ledger
 from ones.policies.gavel.rounds_market import Claimant, Market, claimed_size, column_of
 from ones.policies.gavel.rounds_settings import RoundSettings
 from ones.policies.gavel.rounds_target import Target, aim
 from ones.policies.model import Plan, Problem, Seconds
 from ones.policies.peers import Draft
+from ones.policies.sharing import fill, keep_pairs, pair_of, pair_up
 
 KEPT: Seconds = 3600.0  # for which nodes are kept for a job, and then for as long are not
 STRICT = ("fifo", "fifo_perf")  # nobody overtakes, even where GPUs idle
@@ -62,14 +63,47 @@ class GavelRounds:
                 id_ for id_, (since, _) in ledger.kept.items() if (problem.now - since) // KEPT % 2
             ],
         )
-        choice = choose(bids(claimants, target, ledger, rules), ground)
+        order = bids(claimants, target, ledger, rules)
+        choice = choose(order, ground)
         self._draw_up(draft, claimants, choice, target, ledger)
+        plan = draft.plan()
+        if self.plans_pairs:
+            kept = {name for nodes in choice.kept.values() for name in nodes}
+            plan = self._share(problem, plan, order, target, kept)
         begun = {id_: since for id_, (since, _) in ledger.kept.items()}
         ledger.kept = {
             **{id_: ledger.kept[id_] for id_ in ground.lapsed if id_ not in choice.placed},
             **{id_: (begun.get(id_, problem.now), nodes) for id_, nodes in choice.kept.items()},
         }
-        return draft.plan(), ledger.as_json()
+        return plan, ledger.as_json()
+
+    @property
+    def shares(self) -> bool:
+        return self.policy.packed
+
+    @property
+    def plans_pairs(self) -> bool:
+        return self.policy.packed
+
+    def _share(
+        self,
+        problem: Problem,
+        plan: Plan,
+        order: Sequence[Bid],
+        target: Target,
+        kept: Collection[str],
+    ) -> Plan:
+        """Pairs that share a GPU now and may go on do, and what that leaves free is given out;
+        then who got nothing joins somebody with whom the optimum has it share."""
+        in_turn = [bid.one.job.id for bid in sorted(order, key=lambda bid: bid.rank)]
+        plan = keep_pairs(problem, plan)
+        plan = fill(problem, plan, in_turn, kept=kept)
+        return pair_up(
+            problem,
+            plan,
+            list(dict.fromkeys(in_turn)),
+            allows=lambda one, other: pair_of(one, other) in target.together,
+        )
 
     def _target(
         self,
@@ -81,7 +115,8 @@ class GavelRounds:
     ) -> Target:
         """The last optimum as long as it is one, else a new one."""
         old = ledger.target
-        if old and old.holds(claimants, market.free, self.settings.refresh, problem.now):
+        pairs = problem.pairs if self.policy.packed else {}
+        if old and old.holds(claimants, market.free, self.settings.refresh, problem.now, pairs):
             return old.confirmed(claimants, problem.outlooks)
         return aim(
             self.policy,
@@ -91,6 +126,7 @@ class GavelRounds:
             self.settings,
             now=problem.now,
             isolated={id_: standing.isolated for id_, standing in ledger.of.items()},
+            pairs=pairs,
             rng=rng,
         )
 

@@ -51,8 +51,6 @@ def rounds_of(
     """The policy as a scheduler. Raises ValueError where something that it needs is missing."""
     if policy.packed and not sharing:
         raise ValueError("it lets jobs share GPUs; the operator has to allow that: [sharing] allow")
-    if policy.packed:
-        raise ValueError("GPUs can't be shared between jobs yet; its other forms don't need that")
     if "by_cost" in policy.name and not settings.prices:
         raise ValueError("it needs the price of each GPU type, such as prices=v100=0.74+k80=0.14")
     if policy.name.endswith("SLOs") and not settings.slo:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ones.policies.forecast import own_batch, seconds_left
+from ones.policies.gavel.classes import Shares
 from ones.policies.gavel.policies import GavelPolicy
 from ones.policies.gavel.problem import BadProblem, Entity, Problem, with_placements
+from ones.policies.gavel.program import Pairs as Rows
 from ones.policies.gavel.program import Unsolved
 from ones.policies.gavel.rounds_market import Claimant, Market, Speeds
 from ones.policies.gavel.rounds_settings import RoundSettings
-from ones.policies.model import Floats, JobId, Outlook, Seconds
+from ones.policies.model import Floats, JobId, Outlook, Pairs, Seconds
+from ones.policies.sharing import pair_of
 
 CHANGED = 0.05  # of a speed, from where the optimum is sought anew
 NOTHING = 1e-9  # a share below this is none
@@ -35,13 +38,28 @@ class Target:
     isolated: Mapping[JobId, float]  # samples a second on 1/m of the cluster
     dropped: frozenset[JobId] = frozenset()  # whose deadline can't be met
     trouble: str = ""  # why these are equal shares instead
+    pairs: Pairs = field(default_factory=dict)  # who could share a GPU
+    together: Mapping[tuple[JobId, JobId], float] = field(default_factory=dict)
+    """The share of their time that two jobs spend on one GPU; none left out. It is part of the
+    shares of each."""
 
     def holds(
-        self, claimants: Sequence[Claimant], free: Mapping[str, int], until: Seconds, now: Seconds
+        self,
+        claimants: Sequence[Claimant],
+        free: Mapping[str, int],
+        until: Seconds,
+        now: Seconds,
+        pairs: Pairs,
     ) -> bool:
         """Whether it is still the optimum, nearly."""
         return (
             now < self.at + until
+            and self.pairs.keys() == pairs.keys()
+            and all(
+                abs(mine - theirs) <= CHANGED
+                for pair, speeds in pairs.items()
+                for mine, theirs in zip(speeds, self.pairs[pair], strict=True)
+            )
             and free == self.free
             and len(claimants) == len(self.sizes)
             and all(
@@ -82,6 +100,8 @@ class Target:
             "columns": list(self.columns),
             "trouble": self.trouble,
             "dropped": sorted(self.dropped),
+            "pairs": [[*pair, *speeds] for pair, speeds in self.pairs.items()],
+            "together": [[*pair, share] for pair, share in self.together.items()],
             "jobs": {
                 str(id_): [
                     size,
@@ -109,6 +129,13 @@ class Target:
             isolated={id_: one[5] for id_, one in jobs.items()},
             dropped=frozenset(JobId(id_) for id_ in kept["dropped"]),
             trouble=kept["trouble"],
+            pairs={
+                (JobId(one), JobId(other)): (first, second)
+                for one, other, first, second in kept.get("pairs", ())
+            },
+            together={
+                (JobId(one), JobId(other)): share for one, other, share in kept.get("together", ())
+            },
         )
 
 
@@ -121,6 +148,7 @@ def aim(
     *,
     now: Seconds,
     isolated: Mapping[JobId, Seconds],
+    pairs: Pairs,
     rng: np.random.Generator,
 ) -> Target:
     """The policy's optimum; equal shares, with the trouble named, where it has none."""
@@ -134,17 +162,21 @@ def aim(
         columns=kinds,
         shares={},
         isolated={},
+        pairs=pairs,
     )
     if not claimants:
         return target
     problem = _problem(policy, claimants, market, outlooks, settings, now=now, isolated=isolated)
+    if policy.packed:
+        problem = replace(problem, pairs=_pairs(problem, claimants, pairs))
     iso = np.einsum("ik,ik->i", problem.throughput, problem.equal_share)
     trouble, dropped = "", frozenset[JobId]()
+    together: dict[tuple[JobId, JobId], float] = {}
     try:
         if missing := _without_price(policy, kinds, settings):
             raise BadProblem(f"type {missing[0]}", "prices", "has no price")
         allocation = policy.allocate(problem, rng=rng)
-        shares = allocation.shares.alone
+        shares, together = _with_pairs(allocation.shares, claimants)
         dropped = frozenset(JobId(int(str(name))) for name in allocation.dropped)
     except (BadProblem, Unsolved) as fault:
         trouble, shares = str(fault), problem.equal_share * problem.usable
@@ -162,7 +194,37 @@ def aim(
         isolated={one.job.id: float(rate) for one, rate in zip(claimants, iso, strict=True)},
         dropped=dropped,
         trouble=trouble,
+        together=together,
     )
+
+
+def _pairs(problem: Problem, claimants: Sequence[Claimant], pairs: Pairs) -> Rows:
+    """The pairs as the program has them: how fast each of both is on each type then."""
+    row = {one.job.id: at for at, one in enumerate(claimants) if one.size == 1}
+    known = [pair for pair in sorted(pairs) if row.keys() >= {*pair}]
+    if not known:
+        return Rows.none(len(problem.columns))
+    first = np.array([row[one] for one, _ in known])
+    second = np.array([row[other] for _, other in known])
+    speeds = np.array([pairs[pair] for pair in known])
+    alone = np.where(problem.usable, problem.throughput, 0.0)
+    throughput = np.stack([alone[first], alone[second]], axis=2) * speeds[:, None, :]
+    both = (alone[first] > 0) & (alone[second] > 0)
+    return Rows(first=first, second=second, throughput=np.where(both[:, :, None], throughput, 0.0))
+
+
+def _with_pairs(
+    shares: Shares, claimants: Sequence[Claimant]
+) -> tuple[Floats, dict[tuple[JobId, JobId], float]]:
+    """What each job has of its time with a GPU, to itself or not; and what pairs have of theirs."""
+    own, together = shares.alone.copy(), {}
+    np.add.at(own, shares.first, shares.together)
+    np.add.at(own, shares.second, shares.together)
+    total = shares.together.sum(axis=1)
+    for one, other, share in zip(shares.first, shares.second, total.tolist(), strict=True):
+        if share > NOTHING:
+            together[pair_of(claimants[one].job.id, claimants[other].job.id)] = share
+    return own, together
 
 
 def _problem(

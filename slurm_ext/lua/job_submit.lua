@@ -31,6 +31,7 @@ local HEARTBEAT = ONES_HEARTBEAT or "/run/ones/heartbeat"
 local MARK = "ONES1:"      -- as in slurm_ext/snapshot.py
 local SATELLITE = "ONES1S:" -- as in slurm_ext/snapshot.py
 local RUNNING = 1          -- as in slurm.h, in the lowest eight bits
+local STAGE_MARK = "ONES-STAGE1:"  -- as in slurm_ext/snapshot.py
 local LONGEST_TEXT = 256   -- as in policies/sizes.py
 local MOST_GPUS = 65536    -- as in policies/sizes.py
 local LONGEST_HEARTBEAT = 65536
@@ -171,6 +172,20 @@ local function own_request(job)
     return 0, 0, 0, nil
 end
 
+-- What the job's user said of memory and CPUs, for the mark: "no" where he said nothing, of memory
+-- the MiB of each node where he said that.
+local function named(job)
+    local memory = "no"
+    if job.min_mem_per_node then
+        memory = string.format("%d", job.min_mem_per_node)
+    elseif job.min_mem_per_cpu or (job.mem_per_tres or "") ~= "" then
+        memory = "yes"
+    end
+    local cpus = number(job.cpus_per_task) or number(job.pn_min_cpus) or (job.cpus_per_tres or "") ~= ""
+        or (job.tres_per_task or ""):match("cpu")
+    return memory, cpus and "yes" or "no"
+end
+
 -- What onesd last said, or nil where it said nothing that can be read:
 -- hold (whether to hold new jobs now) and the GPUs of each partition.
 local function read_heartbeat(now)
@@ -260,19 +275,30 @@ local function check_kind(job)
     end
 end
 
--- The value of --elastic: "" for a bare one, nil without one.
+-- What the SPANK plugin says under that name: ELASTIC is "" for a bare --elastic, nil without one.
 -- Slurm hands the SPANK environment over as a list of NAME=VALUE, some versions as a map.
-local function elastic_value(job)
+local function spank_value(job, name)
     for key, entry in pairs(job.spank_job_env or {}) do
-        if key == "ELASTIC" then
+        if key == name then
             return tostring(entry)
         end
-        local value = type(entry) == "string" and entry:match("^ELASTIC=(.*)$")
+        local value = type(entry) == "string" and entry:match("^" .. name .. "=(.*)$")
         if value then
             return value
         end
     end
     return nil
+end
+
+-- The job that stages data in for this one, for the mark; "" where there is none, or another user's.
+-- slurm.jobs is up to a second old and may not have it yet; onesd looks at both jobs again.
+local function stage_of(job, uid)
+    local id = (spank_value(job, "STAGE_IN") or ""):match("^%d%d?%d?%d?%d?%d?%d?%d?%d?$")
+    local other = id and slurm.jobs and slurm.jobs[id]
+    if not id or (other and other.user_id ~= uid) then
+        return ""
+    end
+    return ";stage=" .. id
 end
 
 -- Decide on an elastic job; returns what to write. Refuses by raising, changes nothing.
@@ -310,11 +336,12 @@ local function assess(job, part_list, value)
     local waits = number(job.priority) == 0 or (number(job.begin_time) or 0) > now
         or (job.dependency or "") ~= ""
     local held = not waits and heartbeat ~= nil and heartbeat.hold
-    return { sizes = write_sizes(counts, text), request = request, held = held }
+    return { sizes = write_sizes(counts, text), request = request, held = held, kind = kind }
 end
 
 local function is_mark(comment)
     return comment:sub(1, #MARK) == MARK or comment:sub(1, #SATELLITE) == SATELLITE
+        or comment:sub(1, #STAGE_MARK) == STAGE_MARK
 end
 
 -- A job that asks to hold GPUs for a live job, by the comment ones-satellite:BASE.RESTARTS.ORDER.
@@ -327,7 +354,7 @@ local function admit_satellite(job, submit_uid, number_of, restarts, order)
             or (base.restart_cnt or 0) ~= tonumber(restarts) or comment:sub(1, #MARK) ~= MARK then
         refuse("a satellite of job %s: you have no elastic job of this number running", number_of)
     end
-    if elastic_value(job) then
+    if spank_value(job, "ELASTIC") then
         refuse("a satellite of job %s is resized with that job; drop --elastic", number_of)
     end
     for _, field in ipairs({ "account", "qos", "partition" }) do
@@ -353,20 +380,32 @@ local function admit(job, part_list, submit_uid)
         comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
         job.admin_comment = ""
     end
+    if spank_value(job, "STAGING") == "1" then
+        job.admin_comment = comment == "" and STAGE_MARK or STAGE_MARK .. " " .. comment
+        return
+    end
     local base, restarts, order = (job.comment or ""):match("^ones%-satellite:(%d+)%.(%d+)%.(%d+)$")
     if base then
         return admit_satellite(job, submit_uid, base, restarts, order)
     end
-    local value = elastic_value(job)
+    local value = spank_value(job, "ELASTIC")
     if not value then
+        if spank_value(job, "STAGE_IN") then
+            refuse("--stage-in needs --elastic: onesd must know when and where the job starts; "
+                .. "for a fixed size, give that one, such as --elastic=4")
+        end
         return
     end
     local verdict = assess(job, part_list, value)
     -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
     -- at a size where both look alike.
-    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d", MARK,
+    local memory, cpus = named(job)
+    local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s%s", MARK,
         verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
-        number(job.min_nodes) or 1)
+        number(job.min_nodes) or 1, memory, cpus, stage_of(job, submit_uid))
+    if verdict.kind and verdict.kind:match("^[%w_.-]+$") then
+        mark = mark .. ";type=" .. verdict.kind  -- a job that shares a GPU asks for no type for a while
+    end
     job.admin_comment = comment == "" and mark or mark .. " " .. comment
     job.requeue = 1
     if verdict.held then

@@ -128,6 +128,7 @@ def job_fields(Job job):
         "tres_per_job": text(info.tres_per_job),
         "tres_per_node": text(info.tres_per_node),
         "tres_per_task": text(info.tres_per_task),
+        "per_gpu": ",".join(filter(None, (text(info.cpus_per_tres), text(info.mem_per_tres)))),
         "features": text(info.features),
         "dependency": text(info.dependency),
         "required_nodes": text(info.req_nodes),

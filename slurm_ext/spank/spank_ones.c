@@ -33,6 +33,8 @@
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 
+#include "stage_in.h"
+
 SPANK_PLUGIN(ones, 1)
 
 #define LONGEST_TEXT 256    /* as in policies/sizes.py */
@@ -53,6 +55,10 @@ static const char *const job_variables[] = {
 	"SLURM_SPANK__SLURM_SPANK_OPTION_ones_elastic",
 	"SLURM_SPANK_ELASTIC",
 	"SLURM_ELASTIC",
+	"SLURM_SPANK__SLURM_SPANK_OPTION_ones_stage_in",
+	"SLURM_SPANK_STAGE_IN",
+	"SLURM_SPANK_STAGING",
+	"ONES_STAGE_IN",
 	"ONES_SIZES",
 	"ONES_GPUS",
 	"ONES_BATCH_SIZE",
@@ -300,6 +306,13 @@ static void fetch_environment(spank_t spank, const char *path)
 	}
 }
 
+static int register_options(spank_t spank)
+{
+	if (spank_option_register(spank, &elastic_option) != ESPANK_SUCCESS)
+		return ESPANK_ERROR;
+	return spank_option_register(spank, &stage_in_option);
+}
+
 int slurm_spank_init(spank_t spank, int argc, char *argv[])
 {
 	(void)argc;
@@ -309,10 +322,10 @@ int slurm_spank_init(spank_t spank, int argc, char *argv[])
 		/* Here and not later: Slurm reads options from the environment next. */
 		for (int i = 0; job_variables[i] != NULL; i++)
 			unsetenv(job_variables[i]);
-		return spank_option_register(spank, &elastic_option);
+		return register_options(spank);
 	case S_CTX_LOCAL:
 	case S_CTX_REMOTE:
-		return spank_option_register(spank, &elastic_option);
+		return register_options(spank);
 	default:
 		return ESPANK_SUCCESS;
 	}
@@ -335,8 +348,12 @@ static void forget_submitted_gpus(spank_t spank)
 }
 
 /* In sbatch, salloc and srun: pass the sizes on. */
-static int announce(spank_t spank)
+static int announce(spank_t spank, int argc, char *argv[])
 {
+	if (getenv("ONES_STAGING") != NULL)
+		return spank_job_control_setenv(spank, "STAGING", "1", 1);
+	if (stage_in_given() && stage_in_submit(spank, given, argc, argv) != ESPANK_SUCCESS)
+		return ESPANK_ERROR;
 	if (!given)
 		return ESPANK_SUCCESS;
 	if (setenv("SLURM_ELASTIC", sizes, 1) < 0)
@@ -365,17 +382,26 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 {
 	switch (spank_context()) {
 	case S_CTX_ALLOCATOR:
-		return announce(spank);
+		return announce(spank, argc, argv);
 	case S_CTX_LOCAL:
 		/* Within a job srun starts a step of a job that was asked about long ago. */
-		return getenv("SLURM_JOB_ID") ? ESPANK_SUCCESS : announce(spank);
+		return getenv("SLURM_JOB_ID") ? ESPANK_SUCCESS : announce(spank, argc, argv);
 	case S_CTX_REMOTE:
 		if (is_elastic(spank)) {
 			forget_submitted_gpus(spank);
+			stage_in_check(spank);
 			fetch_environment(spank, socket_path(argc, argv));
 		}
 		return ESPANK_SUCCESS;
 	default:
 		return ESPANK_SUCCESS;
 	}
+}
+
+int slurm_spank_task_init(spank_t spank, int argc, char *argv[])
+{
+	(void)argc;
+	(void)argv;
+	stage_in_tell(spank);
+	return ESPANK_SUCCESS;
 }

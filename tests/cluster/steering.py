@@ -39,10 +39,14 @@ class Steering:
         self.cluster.run(
             "ctl", "rm -rf /var/lib/ones/ones.* /run/ones/*; mkdir -p /etc/ones/ones.d"
         )
-        self.cluster.run("ctl", "cat > /etc/ones/ones.d/test.toml", stdin=IMPATIENT)
+        self.configure(IMPATIENT)
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", "squeue -h").stdout, within=30, what="no jobs"
         )
+
+    def configure(self, text: str) -> None:
+        """What the next start of onesd finds over the cluster's configuration."""
+        self.cluster.run("ctl", "cat > /etc/ones/ones.d/test.toml", stdin=text)
 
     def start(self, *options: str, program: str = "onesd", ready: bool = True) -> None:
         command = (

@@ -47,7 +47,7 @@ class Users:
 
     def mark(self, job: int) -> str:
         """The admin comment without the tasks and nodes at submission."""
-        return re.sub(r";tasks=\d+;nodes=\d+", "", self.field(job, "AdminComment"))
+        return re.sub(r";tasks=\d+;nodes=\d+;mem=\w+;cpu=\w+", "", self.field(job, "AdminComment"))
 
     def output(self, job: int, *, within: float = 30) -> str:
         """What the job printed, once it has ended well."""

@@ -54,3 +54,103 @@ def test_a_script_is_told_what_runs_of_its_name_have_used(
     assert "a job of yours" in others.stderr
     table = cluster.run("ctl", ["onesctl", "report", "needs"], "alice").stdout
     assert table.splitlines()[1].startswith("alice")
+
+
+FILLING = """
+round = 2.0
+[guard]
+grace_time = 3.0
+[needs]
+fill = true
+lower_memory = true
+"""
+
+
+def family(onesd: Steering, *words: str) -> int:
+    """A job of one family."""
+    options = ["--job-name=hungry", "--elastic=1", "--gpus=1"]
+    return onesd.submit("alice", *options, *words, "--wrap=sleep 2")
+
+
+def asked(onesd: Steering, job: int) -> dict[str, str]:
+    """What the job asks for, as Slurm has it."""
+    shown = onesd.cluster.run("ctl", f"scontrol show job {job}").stdout.split()
+    found = dict(word.split("=", 1) for word in shown if "=" in word)
+    names = ("NumCPUs", "MinCPUsNode", "MinMemoryNode", "MinMemoryCPU")
+    return {name: found[name] for name in names if name in found}
+
+
+def learn(onesd: Steering, cluster: Cluster) -> None:
+    """Runs from which an estimate without doubts comes.
+
+    The runs are real. What they used is written here: in containers Slurm may not look into users'
+    processes, and its accounting then has no memory.
+    """
+    onesd.start("--policy", "fifo")
+    for job in [family(onesd, "--mem=2000", "--cpus-per-task=1") for _ in range(4)]:
+        onesd.wait(job, ["COMPLETED"], within=90)
+
+    def closed() -> bool:
+        done = cluster.run("ctl", "onesctl report needs --json", "alice", check=False)
+        users = json.loads(done.stdout)["users"] if done.returncode == 0 else []
+        return any(row["runs"] == 4 for row in users)
+
+    cluster.eventually(closed, within=60, what="four runs closed")
+    assert asked(onesd, onesd.jobs[-1])["MinMemoryNode"] == "2000M"
+    onesd.kill()
+    update = "UPDATE needs SET host_memory = 300 + job % 3, cpu_cores = 2.5 + 0.01 * (job % 3)"
+    script = (
+        "import sqlite3; database = sqlite3.connect('/var/lib/ones/ones.sqlite');"
+        f" database.execute('{update}'); database.commit()"
+    )
+    cluster.run("ctl", ["/opt/ones/bin/python", "-c", script], "ones")
+
+
+def test_a_job_whose_script_asks_for_nothing_gets_a_right_sized_request(
+    onesd: Steering, cluster: Cluster
+) -> None:
+    learn(onesd, cluster)
+    onesd.configure(FILLING)
+    onesd.start("--policy", "fifo")
+    bare = family(onesd)
+    onesd.wait(bare, ["RUNNING", "COMPLETED"], within=60)
+    request = asked(onesd, bare)
+    assert 300 <= int(request["MinMemoryNode"].rstrip("M")) < 800
+    assert request["MinCPUsNode"] == request["NumCPUs"] == "3"
+    told = cluster.run("ctl", f"onesctl job {bare}; onesctl explain {bare}", "alice").stdout
+    assert f"onesd asked for {request['MinMemoryNode'][:-1]} MiB of memory on each node" in told
+    over = family(onesd, "--mem=2000", "--cpus-per-task=2")
+    onesd.wait(over, ["RUNNING", "COMPLETED"], within=60)
+    lowered = asked(onesd, over)
+    assert lowered["MinMemoryNode"] == request["MinMemoryNode"]
+    assert lowered["MinCPUsNode"] == "2"  # named, so it stays
+    assert "the job itself said 2000 MiB" in cluster.run("ctl", f"onesctl job {over}").stdout
+    tight = family(onesd, "--mem=100")
+    onesd.wait(tight, ["RUNNING", "COMPLETED"], within=60)
+    assert asked(onesd, tight)["MinMemoryNode"] == "100M"  # never more than its user said
+    other = family(onesd, "--mem-per-cpu=700")
+    onesd.wait(other, ["RUNNING", "COMPLETED"], within=60)
+    assert asked(onesd, other)["MinMemoryCPU"] == "700M"
+
+
+def test_an_estimate_below_the_configured_quality_is_advice_only(
+    onesd: Steering, cluster: Cluster
+) -> None:
+    learn(onesd, cluster)
+    onesd.configure(f"{FILLING}least_runs = 5\n")
+    onesd.start("--policy", "fifo")
+    bare = family(onesd)
+    onesd.wait(bare, ["RUNNING", "COMPLETED"], within=60)
+    request = asked(onesd, bare)
+    assert (request["MinMemoryCPU"], request["NumCPUs"]) == ("500M", "1")
+
+
+def test_without_leave_in_the_configuration_a_request_is_left_as_it_is(
+    onesd: Steering, cluster: Cluster
+) -> None:
+    learn(onesd, cluster)
+    onesd.start("--policy", "fifo")
+    bare = family(onesd)
+    onesd.wait(bare, ["RUNNING", "COMPLETED"], within=60)
+    request = asked(onesd, bare)
+    assert (request["MinMemoryCPU"], request["NumCPUs"]) == ("500M", "1")

@@ -1,7 +1,8 @@
 """Run on the controller: carries moves of one job out and prints how each ended, as JSON.
 
-Arguments: the job, the seconds a start may take, and moves such as `resize@n1:2,n2:2` or `preempt`.
-The job is taken to confirm each checkpoint at once.
+Arguments: the job, the seconds a start may take, and moves such as `resize@n1:2,n2:2` or `preempt`;
+`start@n1:1/1` asks for one shard of a GPU, `start@n1:1/1+7` beside job 7. The job is taken to
+confirm each checkpoint at once.
 """
 
 import json
@@ -13,20 +14,32 @@ from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.command_reader import CommandReader
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance
+from ones.slurm_ext.shards import alone, beside
 
 commands = Commands()
 reader, actuator = CommandReader(commands), Actuator(commands)
 
 
-def carry_out(job: int, kind: str, target: Placement | None, limits: MoveLimits) -> str:
+def carry_out(
+    job: int, kind: str, target: Placement | None, limits: MoveLimits, **share: int | None
+) -> str:
     record = reader.snapshot().jobs[job]
     begun, restarts = time.time(), record.restarts
-    move = MoveRecord(id=1, job=job, kind=kind, restarts=restarts, target=target, begun_at=begun)
+    move = MoveRecord(
+        id=1, job=job, kind=kind, restarts=restarts, target=target, begun_at=begun, **share
+    )
     while not move.outcome and time.time() < begun + 60:
         snapshot = reader.snapshot()
         now = time.time()
         free = {node.name: node.gpus - node.gpus_used for node in snapshot.nodes.values()}
-        evidence = Evidence(now=now, checkpoint_at=now, ready=True, free=free)
+        evidence = Evidence(
+            now=now,
+            checkpoint_at=now,
+            ready=True,
+            free=free,
+            half_taken=alone(snapshot.jobs),
+            shared=job in beside(snapshot.jobs),
+        )
         record = snapshot.jobs.get(job)
         for _ in range(8):
             following = advance(move, record, evidence, limits)
@@ -47,10 +60,13 @@ job, start_timeout, *moves = sys.argv[1:]
 outcomes = []
 for text in moves:
     kind, _, parts = text.partition("@")
+    parts, _, other = parts.partition("+")
+    parts, _, shards = parts.partition("/")
+    share = {"shards": int(shards or 0), "beside": int(other) if other else None}
     gpus_on = {
         node: int(gpus) for node, gpus in (part.split(":") for part in parts.split(",") if part)
     }
     target = Placement.of(gpus_on) if gpus_on else None
     limits = MoveLimits(start_timeout=float(start_timeout))
-    outcomes.append(carry_out(int(job), kind, target, limits))
+    outcomes.append(carry_out(int(job), kind, target, limits, **share))
 print(json.dumps(outcomes))

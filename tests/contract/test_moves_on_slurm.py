@@ -56,6 +56,48 @@ def test_gpus_per_task_keep_one_gpu_to_each_task(quiet: Slurm) -> None:
     assert len(quiet.printed(number, run=2)) == 9
 
 
+SHARING = {
+    **{name: options for name, (options, *_) in FORMS.items() if not name.startswith("CPUs")},
+    "per task": ("--gpus-per-task=1", "-n4"),
+    "per task, typed": ("--gpus-per-task=v100:1", "-n4", "-c2"),
+}
+
+
+@pytest.mark.parametrize("form", SHARING)
+def test_every_form_can_share_a_gpu_and_have_its_own_again(quiet: Slurm, form: str) -> None:
+    numbers = [quiet.submit("--elastic=1-8", *SHARING[form]) for _ in range(2)]
+    first, second = numbers
+    assert quiet.move(first, "start@n1:4", "resize@n1:1/1") == ["done", "done"]
+    assert quiet.move(second, f"start@n1:1/1+{first}") == ["done"]
+    halves = [quiet.job(number)["gres_detail"] for number in numbers]
+    assert halves == [["shard:1(1/2,0/2,0/2,0/2)"]] * 2
+    assert quiet.printed(first, run=1)[1:] == quiet.printed(second, run=0)[1:] == ["0 n1 0"]
+    assert quiet.move(second, "resize@n2:2") == ["done"]
+    assert gpus_on(quiet.job(second)) == ["gpu:v100:2"]
+    asked = quiet.job(second)
+    assert ("gpu:v100:" in asked["tres_per_node"]) == ("v100" in str(SHARING[form]))
+    tasks = 2 if "-n4" in SHARING[form] else 1
+    assert len(quiet.printed(second, run=1)) == 1 + tasks
+    assert quiet.move(first, "resize@n1:1") == ["done"]
+    assert gpus_on(quiet.job(first)) == ["gpu:v100:1"]
+
+
+def test_a_job_that_asks_for_cpus_per_gpu_is_not_asked_to_share(quiet: Slurm) -> None:
+    number = quiet.submit("--elastic=1-8", "--gpus=4", "--cpus-per-gpu=2", "--mem-per-gpu=100")
+    (outcome,) = quiet.move(number, "start@n1:1/1", start_timeout=2)
+    assert outcome.startswith("failed: Slurm does not take")
+    assert quiet.move(number, "start@n1:1") == ["done"]
+
+
+def test_a_job_does_not_meet_another_than_the_one_it_is_meant_for(quiet: Slurm) -> None:
+    plain = quiet.submit("--gres=shard:1", "-w", "n1", user="bob")
+    quiet.wait(plain, "RUNNING")
+    number = quiet.submit("--elastic=1-4", "--gpus=1")
+    (outcome,) = quiet.move(number, "start@n1:1/1", start_timeout=2)
+    assert outcome == "expired: 1 GPUs on n1 did not become free; held"
+    assert quiet.move(number, "start@n2:1/1") == ["done"]
+
+
 def test_fixed_tasks_per_node_keep_their_gpus_per_node(quiet: Slurm) -> None:
     number = quiet.submit("--elastic=4,8", "-N1", "--ntasks-per-node=4", "--gpus-per-node=4")
     assert quiet.move(number, "start@n3:4", "resize@n1:4,n2:4") == ["done", "done"]

@@ -56,6 +56,25 @@ def snapshot(slurm: Slurm, reader: str) -> Any:
     return found
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_shards_are_read_with_the_gpu_that_they_are_of(slurm: Slurm, reader: str) -> None:
+    """Slurm puts the second beside the first, and the third on the next GPU."""
+    slurm.clean()
+    snapshot(slurm, reader)
+    jobs = []
+    for _ in range(3):
+        jobs.append(slurm.submit("--gres=shard:1", "-w", "n2"))
+        slurm.wait(jobs[-1], "RUNNING")
+    found = snapshot(slurm, reader)
+    by_number = {job["id"]: job for job in found["jobs"].values()}
+    shares = [by_number[number]["shares"] for number in jobs]
+    assert shares == [{"n2": [0]}, {"n2": [0]}, {"n2": [1]}]
+    assert all(by_number[number]["gpus_on"] == {"n2": 1} for number in jobs)
+    node = found["nodes"]["n2"]
+    assert (node["gpus"], node["gpus_used"], node["shards_per_gpu"]) == (4, 2, 2)
+    slurm.clean()
+
+
 @pytest.fixture(scope="module", params=READERS)
 def seen(slurm: Slurm, zoo: Mapping[str, int], request: pytest.FixtureRequest) -> Any:
     """What one reader makes of the zoo."""

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import interference
 import pytest
+from judged_commands import assert_refused, said
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lucid"
 TABLE = SHARED / "colocate_info.csv"
 HEADING = "model1,batchsize1,amp1,speed1,model2,batchsize2,amp2,speed2,gpu_util,gmem_util\n"
 GOOD = HEADING + "a,32,0,0.9,b,32,0,0.8,90,50\na,32,0,0.7,a,32,0,0.7,99,60\n"
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = interference.main([str(one) for one in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.mark.shared
@@ -41,14 +36,14 @@ def test_the_answer_has_every_way_and_every_model(
 ) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text(GOOD)
-    code, out, _ = said(capsys, file, file, "--json")
+    code, out, _ = said(interference.main, capsys, file, file, "--json")
     answer = json.loads(out)
     assert code == 0
     assert answer["schema"] == 1
     assert answer["single"] is None
     assert [one["way"] for one in answer["ways"]] == list(interference.WAYS)
     assert [one["model"] for one in answer["models"]] == ["a", "b"]
-    code, out, _ = said(capsys, file, file)
+    code, out, _ = said(interference.main, capsys, file, file)
     assert code == 0
     assert "| process |" in out
 
@@ -59,9 +54,9 @@ def test_what_jobs_do_alone_is_read_from_beside_the_pairs(
     file, single = tmp_path / "pairs.csv", tmp_path / "single_data.csv"
     file.write_text(GOOD)
     single.write_text("model,batchsize,amp,gpu_util,gmem_util\na,32,0,60,30\n")
-    _, out, _ = said(capsys, file, file, "--json")
+    _, out, _ = said(interference.main, capsys, file, file, "--json")
     assert json.loads(out)["single"] == str(single)
-    _, out, _ = said(capsys, file, file, "--json", "--single", "none")
+    _, out, _ = said(interference.main, capsys, file, file, "--json", "--single", "none")
     assert json.loads(out)["single"] is None
 
 
@@ -81,12 +76,4 @@ def test_what_jobs_do_alone_is_read_from_beside_the_pairs(
 def test_a_bad_file_gets_one_line_that_names_the_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
-    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
-    good.write_text(GOOD)
-    bad.write_text(text)
-    code, out, err = said(capsys, bad, good)
-    assert code == 1
-    assert out == ""
-    assert err.count("\n") == 1
-    assert str(bad) in err
-    assert words in err
+    assert_refused(interference.main, capsys, tmp_path, good=GOOD, bad=text, words=words)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import needs
 import pytest
+from judged_commands import assert_refused, said
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lucid"
 TABLE = SHARED / "single_data.csv"
@@ -15,12 +16,6 @@ published = pytest.mark.skipif(
 )
 HEADING = "model,dataset,batchsize,amp,gpu_util,gmem\n"
 GOOD = HEADING + "a,d,32,0,50,3000\na,d,64,0,80,4000\nb,d,32,1,20,2500\n"
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = needs.main([str(one) for one in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.mark.shared
@@ -59,13 +54,13 @@ def test_the_answer_has_a_line_for_each_model_and_regressor_and_one_for_all(
 ) -> None:
     file = tmp_path / "runs.csv"
     file.write_text(GOOD)
-    code, out, _ = said(capsys, file, file, "--json", "--regressor", "structural")
+    code, out, _ = said(needs.main, capsys, file, file, "--json", "--regressor", "structural")
     answer = json.loads(out)
     assert code == 0
     assert answer["schema"] == 1
     assert [one["model"] for one in answer["rows"]] == ["a", "b"]
     assert answer["all"][0]["runs"] == 3
-    code, out, _ = said(capsys, file, file, "--regressor", "mean")
+    code, out, _ = said(needs.main, capsys, file, file, "--regressor", "mean")
     assert code == 0
     assert "| a | 2 | same | mean |" in out
 
@@ -90,18 +85,10 @@ def test_the_answer_has_a_line_for_each_model_and_regressor_and_one_for_all(
 def test_a_bad_file_gets_one_line_that_names_the_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
-    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
-    good.write_text(GOOD)
-    bad.write_text(text)
-    code, out, err = said(capsys, bad, good)
-    assert code == 1
-    assert out == ""
-    assert err.count("\n") == 1
-    assert str(bad) in err
-    assert words in err
+    assert_refused(needs.main, capsys, tmp_path, good=GOOD, bad=text, words=words)
 
 
 def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = said(capsys, tmp_path / "none.csv", tmp_path / "none.csv")
+    code, _, err = said(needs.main, capsys, tmp_path / "none.csv", tmp_path / "none.csv")
     assert code == 1
     assert "none.csv: can't be read: No such file" in err

@@ -6,7 +6,7 @@ import pytest
 from fake_slurm import MARK, FakeSlurm, a_record
 
 from ones.policies.model import Placement
-from ones.slurm_ext.actions import Hold, Release, RequeueHold, Reshape, Signal
+from ones.slurm_ext.actions import Hold, Release, Request, RequeueHold, Reshape, Signal
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 
@@ -191,3 +191,18 @@ def test_a_controller_that_is_down_is_not_taken_for_a_job_that_is_gone() -> None
     with pytest.raises(SlurmUnreachable):
         Actuator(slurm).perform(RequeueHold(1, 0))
     assert slurm.job.held
+
+
+def test_cpus_that_were_left_out_are_asked_for_by_task() -> None:
+    slurm = held()
+    Actuator(slurm).perform(Reshape(1, 0, TWO_BY_TWO, Request(cpus=3)))
+    assert (
+        "NumNodes=2-2 NumTasks=2 NumCPUs=6 MinCPUsNode=3 CpusPerTask=3 TresPerNode=gres/gpu:2"
+        in slurm.written[1]
+    )
+
+
+def test_memory_that_slurm_agreed_to_but_did_not_take_is_a_failure() -> None:
+    slurm = held()
+    with pytest.raises(SlurmError, match="asks for 0 MiB of each node, not 2000"):
+        Actuator(slurm).perform(Reshape(1, 0, TWO_BY_TWO, Request(memory=2000)))

@@ -240,6 +240,25 @@ def test_the_end_of_a_job_and_an_xid_are_pushed_at_once(at_site: Callable[[Work]
         site.end_step()
         last = await site.pushed(3)
         assert all(gpu.jobs == () for gpu in last.gpus)
+        assert last.ended == (7,)
+
+    at_site(work)
+
+
+def test_the_end_of_a_job_is_told_until_onesd_has_heard_it(at_site: Callable[[Work], None]) -> None:
+    async def work(site: Site) -> None:
+        await site.pushed(1)
+        site.controller.refusal = 503
+        site.end_step()
+        async with asyncio.timeout(15):
+            while (await site.agent.report()).ended != (7,):
+                await asyncio.sleep(0.02)
+        site.controller.refusal = 0
+        await site.pushed(2)
+        async with asyncio.timeout(15):
+            while (await site.agent.report()).ended:
+                await asyncio.sleep(0.02)
+        assert any(report.ended == (7,) for report in site.controller.reports)
 
     at_site(work)
 

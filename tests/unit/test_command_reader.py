@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from ones.slurm_ext import command_reader
 from ones.slurm_ext.command_reader import CommandReader, record_of, rows_of, seconds_of, switches_of
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.job_json import gpus_on_nodes, job_record, node_record
-from ones.slurm_ext.tres import gpus_by_type, gpus_in, replace_gpus
+from ones.slurm_ext.job_json import (
+    gpus_on_nodes,
+    job_record,
+    node_record,
+    shards_per_gpu,
+    shares_on_nodes,
+)
+from ones.slurm_ext.tres import gpus_by_type, gpus_in, replace_gpus, shared_gpus
 
 COLUMNS = command_reader._COLUMNS
 TOPOLOGY = """\
@@ -152,7 +158,28 @@ def test_gpus_are_found_in_every_form_of_slurms_strings(text: str, types: dict[s
 
 def test_other_resources_stay_when_gpus_are_replaced() -> None:
     wanted = "gres/nvme:1,gres/gpu:v100:2"
-    assert replace_gpus("gres/gpu:v100:4,gres/nvme:1", "gres/gpu:v100:2") == wanted
+    for before in ("gres/gpu:v100:4,gres/nvme:1", "gres/shard:v100:1,gres/nvme:1"):
+        assert replace_gpus(before, "gres/gpu:v100:2") == wanted
+    assert replace_gpus("gres/gpu:v100:4,gres/nvme:1", "") == "gres/nvme:1"
+
+
+def test_a_gpu_in_shards_is_in_use_and_its_index_is_told() -> None:
+    assert shared_gpus("shard:1(0/2,0/2,1/2,0/2)") == (2,)
+    assert shared_gpus("shard:v100:3(2/2,1/2,0/2)") == (0, 1)
+    assert shared_gpus("gpu:v100:2(IDX:0,2)") == shared_gpus("shard:4") == ()
+    assert gpus_on_nodes("n1", ["shard:1(0/2,1/2)"]) == {"n1": 1}
+    assert shares_on_nodes("n1", ["shard:1(0/2,1/2)"]) == {"n1": (1,)}
+    used = "gpu:v100:1(IDX:3),shard:v100:3(2/2,1/2,0/2,0/2)"
+    node = node_record(NODE | {"gres": "gpu:v100:4,shard:v100:8", "gres_used": used})
+    assert (node.gpus, node.gpus_used, node.shards_per_gpu) == (4, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("gres", "each"),
+    [("gpu:v100:4,shard:v100:8", 2), ("gpu:4,shard:6", 0), ("gpu:4", 0), ("shard:4", 0), ("", 0)],
+)
+def test_shards_of_a_gpu_are_known_where_all_have_as_many(gres: str, each: int) -> None:
+    assert shards_per_gpu(gres) == each
 
 
 class Answers:

@@ -417,9 +417,11 @@ def test_a_setting_that_cannot_be_is_told_in_one_line(name: str, fault: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_sharing_that_is_allowed_is_still_said_not_to_be_there() -> None:
-    with pytest.raises(ValueError, match="can't be shared between jobs yet"):
-        make("gavel:max_min_fairness_packed", site=Site(sharing=True))
+def test_packed_policies_are_there_where_an_operator_allows_sharing() -> None:
+    for name in ("gavel:max_min_fairness_packed", "gavel:gandiva"):
+        assert make(name, site=Site(sharing=True)).plans_pairs  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match=r"\[sharing\] allow"):
+            make(name)
 
 
 def test_what_a_site_sets_holds_unless_the_name_says_otherwise() -> None:

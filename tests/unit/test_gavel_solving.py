@@ -190,38 +190,31 @@ def test_the_highest_demand_is_reached_and_no_more(problem: Problem) -> None:
     assert not possible(reached.parameter * (1 + 1e-5))
 
 
-@settings(max_examples=50, deadline=None)
-@given(problems(most=12))
-def test_water_levels_are_those_of_the_book(problem: Problem) -> None:
+def assert_levels_of_the_book(problem: Problem, tree: Tree) -> None:
     unit = problem.average / problem.gang
     program = program_of(problem, unit)
-    tree = Tree(problem.weight)
     levels = fill(program, unit, tree, solve).speed / unit
     book = fill_by_rounds(program, unit, tree, solve_with_highs).speed / unit
     assert levels == pytest.approx(book, rel=1e-5, abs=NEAR)
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(most=12))
+def test_water_levels_are_those_of_the_book(problem: Problem) -> None:
+    assert_levels_of_the_book(problem, Tree(problem.weight))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_water_levels_in_entities_are_those_of_the_book(data: st.DataObject) -> None:
     problem = data.draw(problems(most=10))
-    tree = Tree(problem.weight, data.draw(trees(len(problem.jobs))))
-    unit = problem.average / problem.gang
-    program = program_of(problem, unit)
-    levels = fill(program, unit, tree, solve).speed / unit
-    book = fill_by_rounds(program, unit, tree, solve_with_highs).speed / unit
-    assert levels == pytest.approx(book, rel=1e-5, abs=NEAR)
+    assert_levels_of_the_book(problem, Tree(problem.weight, data.draw(trees(len(problem.jobs)))))
 
 
 @settings(max_examples=25, deadline=None)
 @given(problems(most=7, paired=True))
 def test_packed_water_levels_are_those_of_the_book(problem: Problem) -> None:
-    unit = problem.average / problem.gang
-    program = program_of(problem, unit)
-    tree = Tree(problem.weight)
-    levels = fill(program, unit, tree, solve).speed / unit
-    book = fill_by_rounds(program, unit, tree, solve_with_highs).speed / unit
-    assert levels == pytest.approx(book, rel=1e-5, abs=NEAR)
+    assert_levels_of_the_book(problem, Tree(problem.weight))
 
 
 def test_floors_that_cannot_be_met_are_no_solution() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.policies.sizes import Sizes
+from ones.slurm_ext.mark import Mark
 
 pytest.importorskip("lupa", reason="lupa (Lua for Python) is not installed: pip install lupa")
 
@@ -47,9 +48,13 @@ class Answer:
 
     @property
     def mark(self) -> str | None:
-        """The admin comment, without the tasks and nodes that have a test of their own."""
+        """The admin comment, without what has tests of its own: tasks, nodes and type."""
         comment = self.job["admin_comment"]
-        return None if comment is None else re.sub(r";tasks=\d+;nodes=\d+", "", str(comment))
+        return (
+            None
+            if comment is None
+            else re.sub(r";tasks=\d+;nodes=\d+;mem=\w+;cpu=\w+(;type=\w+)?", "", str(comment))
+        )
 
 
 @dataclass
@@ -298,7 +303,16 @@ def test_the_option_is_found_in_a_map_as_in_a_list(slurmctld: Slurmctld) -> None
 
 def test_the_mark_keeps_the_tasks_and_nodes_of_the_submission(slurmctld: Slurmctld) -> None:
     answer = slurmctld.elastic("4", tres_per_node="gres/gpu:2", min_nodes=2, num_tasks=4)
-    assert answer.job["admin_comment"].endswith(";tasks=4;nodes=2")
+    assert answer.job["admin_comment"].endswith(";tasks=4;nodes=2;mem=no;cpu=no")
+
+
+def test_the_mark_keeps_the_type_that_is_asked_for(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.elastic("4", tres_per_node="gres/gpu:v100:4")
+    assert answer.job["admin_comment"].endswith(";nodes=1;mem=no;cpu=no;type=v100")
+    assert Mark.read(answer.job["admin_comment"]).gpu_type == "v100"
+    assert "type" not in slurmctld.elastic("4", tres_per_node="gres/gpu:4").job["admin_comment"]
+    strange = slurmctld.elastic("4", tres_per_node="gres/gpu:a;held=1:4")
+    assert "type" not in str(strange.job["admin_comment"])
 
 
 def test_a_forged_mark_is_taken_off_and_a_sites_comment_is_kept(slurmctld: Slurmctld) -> None:
@@ -415,7 +429,7 @@ def test_a_sites_own_hooks_stay_and_can_call_ours(slurmctld: Slurmctld) -> None:
     job = slurmctld.table({**A_BATCH_JOB, "tres_per_job": "gres/gpu:2"})
     job["spank_job_env"] = slurmctld.table({0: "ELASTIC=2"})
     assert ones.submit(job, None, 1000) == SUCCESS
-    assert job["admin_comment"] == "ONES1:sizes=2;request=2;held=0;tasks=0;nodes=1"
+    assert job["admin_comment"] == "ONES1:sizes=2;request=2;held=0;tasks=0;nodes=1;mem=no;cpu=no"
 
 
 @pytest.mark.parametrize("version", ["lua51", "lua52", "lua53", "lua54"])
@@ -431,7 +445,8 @@ def test_it_runs_on_every_lua_that_slurm_is_built_with(tmp_path: Path, version: 
     job = lua.table_from({"script": "x", "tres_per_node": "gres/gpu:v100:4", "min_nodes": 2.0})
     job["spank_job_env"] = lua.table_from({0: "ELASTIC=4-16:4"})
     assert lua.globals().slurm_job_submit(job, lua.table_from({}), 1000) == SUCCESS
-    assert job["admin_comment"] == "ONES1:sizes=4-16:4;request=8;held=1;tasks=0;nodes=2"
+    own = "ONES1:sizes=4-16:4;request=8;held=1;tasks=0;nodes=2;mem=no;cpu=no;type=v100"
+    assert job["admin_comment"] == own
 
 
 part = st.from_regex(r"[0-9]{1,3}(-[0-9]{1,3}(:[0-9]{1,2})?)?", fullmatch=True)
@@ -457,3 +472,58 @@ def test_lua_and_python_read_the_same_sizes_with_the_same_words(
     assert match is not None
     assert Sizes.parse(match[1]) == sizes
     assert match[1] in (str(sizes), text)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({}, ";mem=no;cpu=no"),
+        ({"min_mem_per_node": 3072, "cpus_per_task": 2}, ";mem=3072;cpu=yes"),
+        ({"min_mem_per_node": 0, "cpus_per_task": 0xFFFE}, ";mem=0;cpu=no"),
+        ({"min_mem_per_cpu": 300, "cpus_per_tres": "gres/gpu:3"}, ";mem=yes;cpu=yes"),
+        ({"mem_per_tres": "gres/gpu:300", "pn_min_cpus": 3}, ";mem=yes;cpu=yes"),
+        ({"tres_per_task": "cpu=2"}, ";mem=no;cpu=yes"),
+    ],
+)
+def test_the_mark_says_what_of_memory_and_cpus_was_named(
+    slurmctld: Slurmctld, request_: Mapping[str, Any], words: str
+) -> None:
+    unset = {"cpus_per_task": 0xFFFE, "pn_min_cpus": 0xFFFE}
+    answer = slurmctld.elastic("4", tres_per_job="gres/gpu:4", **{**unset, **request_})
+    assert answer.job["admin_comment"].endswith(words)
+
+
+def test_a_stage_in_job_is_marked_as_one_and_nothing_else(slurmctld: Slurmctld, beat: Any) -> None:
+    beat()
+    environment = slurmctld.table({0: "STAGING=1", 1: "ELASTIC=4"})
+    answer = slurmctld.submit(spank_job_env=environment, tres_per_job="gres/gpu:4")
+    assert answer.job["admin_comment"] == "ONES-STAGE1:"
+    assert answer.job["requeue"] == A_BATCH_JOB["requeue"]
+    forged = slurmctld.submit(admin_comment="ONES-STAGE1:")
+    assert forged.job["admin_comment"] == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "jobs", "words"),
+    [
+        ("9", {}, ";stage=9"),  # not in Slurm's table yet
+        ("9", {"9": 1000}, ";stage=9"),
+        ("9", {"9": 1001}, ""),
+        ("9;held=0", {}, ""),
+        ("99999999999", {}, ""),
+    ],
+)
+def test_a_jobs_mark_names_its_stage_in_job_unless_that_is_anothers(
+    slurmctld: Slurmctld, said: str, jobs: Mapping[str, int], words: str
+) -> None:
+    known = {number: slurmctld.table({"user_id": user}) for number, user in jobs.items()}
+    slurmctld.lua.globals().slurm.jobs = slurmctld.table(known)
+    environment = slurmctld.table({0: "ELASTIC=4", 1: f"STAGE_IN={said}"})
+    answer = slurmctld.submit(spank_job_env=environment, tres_per_job="gres/gpu:4")
+    assert answer.job["admin_comment"].partition(";cpu=no")[2] == words
+
+
+def test_stage_in_without_elastic_is_refused(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit(spank_job_env=slurmctld.table({0: "STAGE_IN=refuse"}))
+    assert answer.code == ERROR
+    assert "--stage-in needs --elastic" in answer.said[0]

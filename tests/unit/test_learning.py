@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fake_slurm import a_record
 
 from ones.daemon import learning
 from ones.daemon.inbox import Inbox
@@ -18,14 +19,10 @@ from ones.daemon.wire import NodeReport, Received, Report
 from ones.policies.model import Batch, JobId
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 
-JOB = JobRecord(
-    id=7,
-    name="train",
-    user="alice",
-    account="vision",
-    partition="gpu",
-    qos="normal",
+JOB = a_record(
+    7,
     state="RUNNING",
+    held=False,
     restarts=1,
     gpus_on={"n1": 2},
     admin_comment="ONES1:sizes=1-4;request=2;held=1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from fake_slurm import a_record
 from policy_builders import a_job, on
 
 from ones.daemon.inbox import Inbox
@@ -15,7 +16,6 @@ from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import JobId
 from ones.slurm_ext.moves import MoveLimits
-from ones.slurm_ext.snapshot import JobRecord
 
 
 def test_a_new_batch_is_leased_and_nothing_else_is_begun(tmp_path: Path) -> None:
@@ -31,16 +31,7 @@ def test_a_new_batch_is_leased_and_nothing_else_is_begun(tmp_path: Path) -> None
     )
     here = on(n1=2)
     tune = Move(job=JobId(1), kind="tune", target=here, batch=256, reason="better")
-    record = JobRecord(
-        id=1,
-        name="train",
-        user="alice",
-        account="vision",
-        partition="gpu",
-        qos="normal",
-        state="RUNNING",
-        gpus_on={"n1": 2},
-    )
+    record = a_record(1, state="RUNNING", held=False, gpus_on={"n1": 2})
     mover.begin(tune, a_job(1, placement=here), record)
     row = store.row("SELECT gpus, batch FROM leases WHERE job = 1")
     assert row is not None

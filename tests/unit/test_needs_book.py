@@ -10,6 +10,7 @@ from typing import Any
 
 import click.testing
 import pytest
+from fake_slurm import a_record
 
 from ones.daemon.ctl import estimate as command
 from ones.daemon.ctl import report as reporting
@@ -21,16 +22,7 @@ from ones.slurm_ext.errors import SlurmUnreachable
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 
 GIB = 2**30
-JOB = JobRecord(
-    id=7,
-    name="train",
-    user="alice",
-    account="vision",
-    partition="gpu",
-    qos="normal",
-    state="RUNNING",
-    gpus_on={"n1": 2},
-)
+JOB = a_record(7, state="RUNNING", held=False, gpus_on={"n1": 2}, admin_comment="")
 
 
 class Slurm:

@@ -194,7 +194,8 @@ def test_a_sites_weights_and_prices_reach_gavels_policies() -> None:
         ("[gavel]\nentities = 'user'", "gavel.entities"),
         ("[gavel]\nweight = {}", "weight"),
         ("policy = 'gavel:gandiva'", "[sharing] allow"),
-        ("policy = 'gavel:gandiva'\n[sharing]\nallow = true", "can't be shared between jobs yet"),
+        ("policy = 'liquid:share_load=0.5'", "[sharing] allow"),
+        ("[sharing]\nbetween = 'friends'", "sharing.between"),
         ("policy = 'gavel:max_sum_throughput_normalized_by_cost'", "price of each GPU type"),
     ],
 )

@@ -255,3 +255,12 @@ def test_a_mark_with_further_keys_and_a_comment_behind_it_is_read() -> None:
     [job] = parse_squeue(a_line(comment=comment))
     assert job == PendingJob(7, 0, 0, "JobHeldUser", comment)
     assert job.held_at_submission
+
+
+def test_a_stage_in_job_that_waits_for_onesd_is_ended(site: Site) -> None:
+    site.program("scancel", f'echo "scancel $@" >> {site.calls}')
+    site.holding(a_line(8, comment="ONES-STAGE1:"), a_line(9, comment="ONES-STAGE1:", priority=3))
+    assert "would end stage-in job 8" in site.run("--dry-run").output
+    result = site.run()
+    assert result.output == "ended stage-in job 8: onesd has no heartbeat\n"
+    assert site.calls.read_text() == "scancel 8\n"

@@ -1,0 +1,150 @@
+"""What of a job's request onesd writes itself: what its user left out, and less memory.
+
+Only where the site's configuration says so, only in jobs that opted in, only before a start, and
+only by estimates without doubts. All of it is kept in the table `fills`, which `onesctl job` shows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from ones.daemon.needs import NeedsBook, NothingKnown
+from ones.daemon.store import Store
+from ones.estimator.assess import family_of
+from ones.estimator.needs.estimate import Estimate
+from ones.estimator.needs.features import Resource
+from ones.policies.model import Placement
+from ones.slurm_ext.actions import Request
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.snapshot import JobRecord
+
+if TYPE_CHECKING:
+    from ones.daemon.config import NeedsConfig
+
+log = logging.getLogger(__name__)
+LEAST_MEMORY = 64  # MiB, in which memory is rounded up
+NODES_FRESH = 300.0  # seconds for which what nodes have is believed
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    cpus: int
+    memory: int  # MiB
+
+
+class Filling:
+    """Decides on requests, and keeps what was written."""
+
+    def __init__(
+        self, config: NeedsConfig, needs: NeedsBook, store: Store, commands: Commands
+    ) -> None:
+        self._config = config
+        self._needs = needs
+        self._store = store
+        self._commands = commands
+        self._nodes: tuple[float, Mapping[str, _Node]] = (0.0, {})
+
+    def request(self, record: JobRecord, target: Placement, *, now: float) -> Request | None:
+        """What the job should ask for on these nodes, or None where nothing is to be written."""
+        mark = Mark.parse(record.admin_comment)
+        if mark is None or not (self._config.fill or self._config.lower_memory):
+            return None
+        memory_free = self._config.fill and "memory" in mark.left_out
+        cpus_free = self._config.fill and "cpus" in mark.left_out
+        lower = self._config.lower_memory and mark.memory is not None
+        if not (memory_free or cpus_free or lower):
+            return None
+        before = self._store.row(
+            "SELECT cpus FROM fills WHERE job = ? ORDER BY restarts DESC LIMIT 1", record.id
+        )
+        # Where no start came of it, the job has again what it asked for.
+        sure = {} if before and self._failed(record.id) else self._estimates(record, target)
+        try:
+            least = self._least(target, now=now)
+        except SlurmError as fault:
+            log.warning("%s; requests are left as they are", fault)
+            return None
+        memory = sure.get(Resource.HOST_MEMORY) if memory_free or lower else None
+        cores = sure.get(Resource.CPU_CORES) if cpus_free else None
+        amount: int | None = None
+        if memory is not None:
+            amount = min(LEAST_MEMORY * ceil(memory.reserve / LEAST_MEMORY), least.memory)
+        if lower and mark.memory is not None:
+            # Where there is no estimate for these nodes, he has again what he asked for.
+            amount = min(amount, mark.memory) if amount else (mark.memory if before else None)
+        cpus = 1 if cpus_free and before and before["cpus"] else None
+        if cores is not None:
+            cpus = min(max(ceil(cores.reserve - 0.05), 1), least.cpus)
+        if amount is None and cpus is None:
+            return None
+        why = "; ".join(
+            f"{one.resource.value.replace('_', ' ')}: {one.why}" for one in (memory, cores) if one
+        )
+        return Request(memory=amount, cpus=cpus, why=why or "as the job asked")
+
+    def _failed(self, job: int) -> bool:
+        """Whether the job's last start did not come."""
+        row = self._store.row(
+            "SELECT json_extract(record, '$.outcome') AS outcome FROM moves"
+            " WHERE job = ? AND open = 0 ORDER BY id DESC LIMIT 1",
+            job,
+        )
+        return row is not None and row["outcome"].split(":")[0] in ("failed", "expired")
+
+    def _estimates(self, record: JobRecord, target: Placement) -> dict[Resource, Estimate]:
+        """The estimates that may be acted on."""
+        try:
+            _, found = self._needs.estimate(
+                family=family_of(record.user, record.name),
+                gpus=float(target.gpus),
+                nodes=float(len(target.nodes)),
+            )
+        except NothingKnown:
+            return {}
+        return {one.resource: one for one in found if not one.advice_only}
+
+    def _least(self, target: Placement, *, now: float) -> _Node:
+        """What the smallest of these nodes has: a job that asks for more would never start."""
+        at, nodes = self._nodes
+        if now - at > NODES_FRESH or not set(target.nodes) <= nodes.keys():
+            text = self._commands.run("sinfo", "--noheader", "--Node", "--format=%N|%c|%m")
+            found = (line.strip().split("|") for line in text.splitlines())
+            nodes = {name: _Node(int(cpus), int(memory)) for name, cpus, memory in found}
+            self._nodes = (now, nodes)
+        there = [nodes[name] for name in target.nodes if name in nodes]
+        if not there:
+            raise SlurmError("sinfo", f"does not know {', '.join(target.nodes)[:100]}")
+        return _Node(min(one.cpus for one in there), min(one.memory for one in there))
+
+    def written(self, record: JobRecord, request: Request, *, now: float) -> None:
+        """Keep what Slurm has taken."""
+        mark = Mark.parse(record.admin_comment)
+        asked = mark.memory if mark is not None else None
+        row = {
+            "job": record.id,
+            "restarts": record.restarts,
+            "at": now,
+            "memory": request.memory,
+            "memory_asked": asked,
+            "cpus": request.cpus,
+            "why": request.why,
+        }
+        self._store.put("fills", [row])
+        log.info("job %d: %s", record.id, words(row))
+
+
+def words(row: Mapping[str, Any]) -> str:
+    """A row of `fills` as one line for people."""
+    parts = []
+    if row["memory"] is not None:
+        asked = f"{row['memory_asked']} MiB" if row["memory_asked"] else "none"
+        parts.append(f"{row['memory']} MiB of memory on each node (the job itself said {asked})")
+    if row["cpus"] is not None:
+        parts.append(f"{row['cpus']} CPUs on each node (the job itself said none)")
+    return f"onesd asked for {' and '.join(parts)}: {row['why']}"

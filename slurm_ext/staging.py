@@ -1,0 +1,75 @@
+"""The stage-in jobs of `sbatch --stage-in` in Slurm: telling them, letting them run, ending them.
+
+Only job_submit.lua writes their mark. As with other jobs, each is read again before it is written
+to, and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ones.slurm_ext.command_reader import read_jobs
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.hostlists import expand, fold
+from ones.slurm_ext.job_json import job_record
+from ones.slurm_ext.snapshot import STAGE_MARK, JobRecord
+
+
+def stages(job: JobRecord) -> bool:
+    """Whether this is a stage-in job."""
+    return job.admin_comment.startswith(STAGE_MARK)
+
+
+class StageJobs:
+    """Writes to stage-in jobs, and to no others."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    def let_run(self, job: int, *, main: JobRecord, nodes: Sequence[str]) -> None:
+        """Let the held stage-in job run on these nodes, where and as whom the main job will.
+
+        Raises SlurmError where it is not as expected, or Slurm did not do it.
+        """
+        before = self._read(job)
+        if before is None or before.state != "PENDING" or not before.held:
+            raise SlurmError(f"stage-in job {job}", "is no longer pending and held")
+        if before.user != main.user:
+            raise SlurmError(f"stage-in job {job}", f"is not of {main.user}, but of {before.user}")
+        wanted = fold(nodes)
+        self._commands.write(
+            "scontrol",
+            "update",
+            f"JobId={job}",
+            f"NumNodes={len(nodes)}-{len(nodes)}",
+            f"NumTasks={len(nodes)}",
+            f"ReqNodeList={wanted}",
+            f"Partition={main.partition}",
+            f"Account={main.account}",
+        )
+        after = self._read(job)
+        if after is None or set(expand(after.required_nodes)) != set(nodes):
+            raise SlurmError(f"scontrol update JobId={job}", f"it was not given {wanted}")
+        self._commands.write("scontrol", "release", str(job))
+
+    def cancel(self, job: int) -> None:
+        """End a stage-in job; nothing where it has ended. Raises SlurmError."""
+        if self._read(job) is not None:
+            self._commands.write("scancel", str(job))
+
+    def comment(self, job: int) -> str:
+        """What the stage-in job said of its failure, or ''."""
+        for raw in read_jobs(self._commands, [job]):
+            said = raw.get("comment")
+            if raw["job_id"] == job and isinstance(said, str):
+                return said.partition("ones-stage-in: ")[2][:200]
+        return ""
+
+    def _read(self, job: int) -> JobRecord | None:
+        """The job, or None where there is none that is a stage-in job."""
+        for raw in read_jobs(self._commands, [job]):
+            record = job_record(raw) if raw["job_id"] == job else None
+            if record is not None and stages(record):
+                return record
+        return None
