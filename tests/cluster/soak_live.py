@@ -49,8 +49,7 @@ PATIENCE = 120.0  # seconds for a size to be reached, whatever was killed
 FAULTS = ("onesd", "agent", "satellite's ones-run", "satellite's job", "ones-run")
 FAULT_EVERY = 4  # resizes, on the average
 SHARE_OF_BASE = 0.15  # of the faults: it costs a job each time
-AGENT = "pkill -f '[b]in/ones-agent'; sleep 0.3; setsid /opt/ones/bin/ones-agent >> {log} 2>&1 &"
-AGENT_LOG = "/var/log/ones/agent.log"
+AGENT = "/opt/ones/bin/ones-agent"
 
 
 @dataclass(slots=True)
@@ -177,7 +176,9 @@ class Soak:
                 self.live.start(ready=False)
             case "agent":
                 node = self.random.choice(["n1", "n2"])
-                self.cluster.run(node, AGENT.format(log=AGENT_LOG), check=False)
+                self.cluster.run(node, "pkill -KILL -f '[b]in/ones-agent'", check=False)
+                again = ["docker", "exec", "--detach", f"{self.cluster.name}-{node}", AGENT]
+                subprocess.run(again, check=True)
             case "satellite's ones-run":
                 victim = self.random.choice(satellites)
                 node = self.live.steering.slurm(victim, "nodelist")
