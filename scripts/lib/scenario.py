@@ -348,7 +348,7 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps({**results, "faults": found}, indent=2))
     print(
-        "\nThe same jobs on the same cluster, steered by ones and resized live; beside that how they"
+        "\nThe same jobs on the same cluster, steered by ones and resized live; beside it, how they"
         " fared when resized by restarts, and under fifo:\n"
     )
     print(table(results))
