@@ -156,7 +156,7 @@ class Api:
         except KeyError:
             name = f"uid-{uid}"
         admin = uid in (0, os.geteuid()) or await asyncio.to_thread(
-            self._controller.is_operator, name
+            self._controller.operators.include, name
         )
         return Peer(uid, name, admin)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,16 @@ from ones.daemon.choice import Choice
 from ones.daemon.config import Config
 from ones.daemon.events import Events, unsettled
 from ones.daemon.filling import Filling
+from ones.daemon.histories import Histories
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.live_mover import LiveMover
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
+from ones.daemon.operators import Operators
 from ones.daemon.pair_moves import parted_from_plan, waits_for
+from ones.daemon.published import NOTHING, Decision, Round
 from ones.daemon.records import Records
 from ones.daemon.sharing import SharingBook
 from ones.daemon.staging import Gated, Staging, in_use
@@ -30,7 +32,7 @@ from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
 from ones.policies.guard import Move, Verdict
-from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, SharesGpus
+from ones.policies.model import Job, JobId, Node, Plan, Problem, SharesGpus
 from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
@@ -41,45 +43,12 @@ from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.shards import alone, half
-from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reader, Snapshot
+from ones.slurm_ext.snapshot import NodeRecord, Reader, Snapshot
 from ones.slurm_ext.staging import StageJobs
 
 log = logging.getLogger(__name__)
 ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
 UNHEALTHY = 10  # rounds without success after which Slurm must not hold jobs for us
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a round decided about one job, and what became of it."""
-
-    job: JobId
-    kind: str
-    gpus: int  # it holds now
-    target: Placement | None
-    batch: int | None
-    reason: str
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """A finished round, as the views read it; never edited, only replaced."""
-
-    number: int
-    at: float
-    seconds: float
-    outcome: str
-    snapshot: Snapshot
-    jobs: tuple[Job, ...] = ()
-    problem: Problem | None = None
-    decisions: tuple[Decision, ...] = ()
-    notes: Mapping[JobId, str] = field(default_factory=dict)  # why a job gets nothing now
-    ignored: Mapping[int, str] = field(default_factory=dict)  # marked, but can't be handled
-    gap: float | None = None  # of the plan to the best possible one, where the policy knows it
-
-
-_NOTHING = Snapshot(taken=0.0, jobs={}, nodes={}, switches={})
 
 
 class Controller:
@@ -105,7 +74,7 @@ class Controller:
         self.events = Events(config.events, self.metrics)
         self.trouble = ""
         self.published = Round(
-            number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=_NOTHING
+            number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=NOTHING
         )
         self._loop = asyncio.get_running_loop()
         self._commands = commands
@@ -134,11 +103,12 @@ class Controller:
             clock=clock,
             filling=Filling(config.needs, self.needs, store, commands),
         )
+        self._histories = Histories(self._records, self._learning, self._live)
         # A round and a tick never touch Slurm at the same time: one writer.
         self._one = threading.Lock()
-        self._operators: tuple[float, frozenset[str]] = (0.0, frozenset())
+        self.operators = Operators(commands, clock=clock)
         self._read_seconds = 0.0
-        self._seen = _NOTHING
+        self._seen = NOTHING
 
     def round(self) -> None:
         """One round. A round that can't be finished changes nothing more, and says why."""
@@ -160,7 +130,7 @@ class Controller:
         snapshot = self._observe()
         holds = self._records.holds()
         jobs, ignored = elastic_jobs(snapshot, holds)
-        jobs = self._with_history(jobs, snapshot)
+        jobs = self._histories.complete(jobs, snapshot, self.open_moves(), now=begun)
         nodes = self._nodes(snapshot)
         problem = assess(
             now=begun,
@@ -241,43 +211,6 @@ class Controller:
         self.needs.take(snapshot, self.inbox.nodes(), now=begun)
         return snapshot
 
-    def _with_history(self, jobs: Sequence[Job], snapshot: Snapshot) -> list[Job]:
-        """What Slurm's present record of a job doesn't say: earlier runs, reports, open moves."""
-        moving = {move.job: move for move in self.open_moves()}
-        return [
-            self._with_past(job, snapshot.jobs[int(job.id)], moving.get(int(job.id)))
-            for job in jobs
-        ]
-
-    def _with_past(self, job: Job, record: JobRecord, move: MoveRecord | LiveMove | None) -> Job:
-        batch, batches = self._learning.batches(record)
-        past = self._records.past(record, now=self.clock())
-        placement, fixed, keeps = job.placement, job.fixed, None
-        if move is not None:
-            # Where it is going is as good as taken, so that nothing else is planned there.
-            placement = move.target or placement
-            if isinstance(move, MoveRecord) and move.target is not None:
-                beside = None if move.beside is None else JobId(move.beside)
-                job = replace(job, share=move.shards > 0, beside=beside)
-            fixed = f"{move.kind} under way"
-        elif placement is not None and not fixed and not record.shares and self._live.able(record):
-            keeps = Placement.of(record.gpus_on)
-        elif placement is not None and not fixed and (silent := self._live.silent(record)):
-            fixed = silent
-        elif placement is not None and not fixed and not self._learning.ready(record):
-            fixed = "it has not yet said that it can save a checkpoint"
-        return replace(
-            job,
-            submitted=past.submitted,
-            executed=past.executed,
-            waited=past.waited,
-            batch=batch,
-            batches=batches,
-            placement=placement,
-            keeps=keeps,
-            fixed=fixed or self._records.not_resizable(record),
-        )
-
     def _with_pairs(self, problem: Problem, snapshot: Snapshot, *, now: float) -> Problem:
         """With the jobs that may share a GPU, by what those that do have shown until now."""
         self.sharing.take(problem, snapshot, now=now)
@@ -316,11 +249,11 @@ class Controller:
             else:
                 self._begin(move, jobs, snapshot)
                 word = "begun"
-            decisions.append(_decision(move, jobs[move.job], word))
+            decisions.append(Decision.of(move, jobs[move.job], word))
         for refused in verdict.refused:
             move = refused.move
             if move.job in jobs:
-                decisions.append(_decision(move, jobs[move.job], f"refused: {refused.reason}"))
+                decisions.append(Decision.of(move, jobs[move.job], f"refused: {refused.reason}"))
         for decision in decisions:
             short = decision.verdict.split(":")[0]
             self.metrics.decisions.labels(kind=decision.kind, verdict=short).inc()
@@ -460,26 +393,6 @@ class Controller:
         """Whether we begin moves."""
         return self.config.mode == "act" and not self.paused
 
-    def is_operator(self, user: str) -> bool:
-        """Whether Slurm knows the user as Operator or Administrator; asked once in a while."""
-        at, names = self._operators
-        if self.clock() - at > 60:
-            try:
-                text = self._commands.run(
-                    "sacctmgr", "-nP", "show", "user", "format=user,adminlevel"
-                )
-            except (SlurmError, subprocess.SubprocessError) as fault:
-                log.warning("sacctmgr: %s; nobody new is taken for an operator", fault)
-                return user in names
-            pairs = [line.split("|") for line in text.splitlines()]
-            names = frozenset(
-                pair[0]
-                for pair in pairs
-                if len(pair) == 2 and pair[1] in ("Operator", "Administrator")
-            )
-            self._operators = (self.clock(), names)
-        return user in names
-
 
 def _is_live(move: Move, job: Job) -> bool:
     """Whether a move needs no restart: what the job keeps is part of where it goes."""
@@ -495,15 +408,3 @@ def _is_live(move: Move, job: Job) -> bool:
 
 def _started(jobs: Sequence[Job], which: frozenset[JobId]) -> tuple[Job, ...]:
     return tuple(replace(job, startable=job.startable or job.id in which) for job in jobs)
-
-
-def _decision(move: Move, job: Job, verdict: str) -> Decision:
-    return Decision(
-        job=move.job,
-        kind=move.kind,
-        gpus=job.placement.gpus if job.placement else 0,
-        target=move.target,
-        batch=move.batch,
-        reason=move.reason,
-        verdict=verdict,
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ones.daemon.learning import Learning
+from ones.daemon.published import Round
 from ones.daemon.store import Store
 from ones.estimator.assess import family_of
 from ones.policies.guard import History
@@ -22,7 +23,6 @@ from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 if TYPE_CHECKING:
     from ones.daemon.config import Config
-    from ones.daemon.controller import Round
 
 log = logging.getLogger(__name__)
 HOUR = 3600.0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ones.daemon import filling, needs
+from ones.daemon.published import Round
 from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
@@ -20,7 +21,7 @@ from ones.slurm_ext.live_moves import ORDERS_A_MOVE
 from ones.slurm_ext.shards import beside, gpus_held
 
 if TYPE_CHECKING:
-    from ones.daemon.controller import Controller, Round
+    from ones.daemon.controller import Controller
 
 SCHEMA = 1
 Json = dict[str, Any]

@@ -1,9 +1,9 @@
 """The quickstart's story, told on the controller of the container cluster.
 
-The same jobs run twice, steered by the policies `fifo` and `ones`: elastic jobs of different
-lengths, a plain job beside them, and a late burst. What happened is read from onesctl, from the
-jobs' own result files, and checked against sacct. Ends non-zero when something that the README
-promises did not happen.
+The same jobs run three times, steered by `fifo`, by `ones` with restarts, and by `ones` with jobs
+that are resized live: elastic jobs of different lengths, a plain job beside them, and a late burst.
+What happened is read from onesctl, from the jobs' own result files, and checked against sacct. Ends
+non-zero when something that the README promises did not happen.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ HEADINGS = (
     "SIZES OVER TIME (s:GPUs)",
     "MOVES",
     "WAITED",
+    "restart",
     "fifo",
     "DONE AFTER",
+    "restart",
     "fifo",
     "SAMPLES",
     "LOSS",
     "fifo",
 )
 COLUMNS = "job,name,user,state,sizes,gpus,nodes,batch,progress,waited,note"
+LIVE = {"train_digits.sbatch": "live_digits.sbatch"}  # the same training, resized live
+TELLINGS = {"fifo": ("fifo", False), "restart": ("ones", False), "live": ("ones", True)}
+TOGETHER = 3.0  # seconds within which changes of a job's size are shown as one
 PATIENCE = 300.0  # seconds after which a run of the story is given up
 
 
@@ -49,7 +54,8 @@ class Submission:
     sizes: str = ""  # of --elastic; empty: a plain job
     example: str = "train_digits.sbatch"
 
-    def command(self) -> list[str]:
+    def command(self, *, live: bool) -> list[str]:
+        example = LIVE.get(self.example, self.example) if live else self.example
         options = [
             f"--job-name={self.name.split('-')[0]}",
             f"--gpus={self.gpus}",
@@ -57,7 +63,7 @@ class Submission:
         ]
         if self.sizes:
             options.append(f"--elastic={self.sizes}")
-        script = [f"{EXAMPLES}/{self.example}", f"--epochs={self.epochs}"]
+        script = [f"{EXAMPLES}/{example}", f"--epochs={self.epochs}"]
         return ["sbatch", "--parsable", f"--output=/home/{self.user}/%j.out", *options, *script]
 
 
@@ -125,9 +131,9 @@ def holding() -> bool:
     return heartbeat.exists() and "hold yes" in heartbeat.read_text()
 
 
-def tell(policy: str, story: Sequence[Submission]) -> dict[str, Any]:
+def tell(telling: str, story: Sequence[Submission], *, live: bool) -> dict[str, Any]:
     """Run the story once; returns its part of the table."""
-    print(f"\n== {policy} ==", flush=True)
+    print(f"\n== {telling} ==", flush=True)
     ids: dict[str, int] = {}
     begun = time.time()
     waiting = list(story)
@@ -136,7 +142,7 @@ def tell(policy: str, story: Sequence[Submission]) -> dict[str, Any]:
         elapsed = time.time() - begun
         while waiting and waiting[0].at <= elapsed:
             one = waiting.pop(0)
-            ids[one.name] = int(run(one.command(), user=one.user).split(";")[0])
+            ids[one.name] = int(run(one.command(live=live), user=one.user).split(";")[0])
         held = [(job["job"], job["gpus"], job["batch"]) for job in ask("jobs")["jobs"]]
         if held != shown:
             shown = held
@@ -194,6 +200,7 @@ def accounted(job: int) -> list[dict[str, Any]]:
 
 def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
     runs = accounted(job)
+    parts: list[dict[str, Any]] = []
     moves: dict[str, int] = {}
     agrees = True
     if one.sizes:
@@ -201,8 +208,9 @@ def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
         for move in life["moves"]:
             if move["outcome"] == "done":
                 moves[move["kind"]] = moves.get(move["kind"], 0) + 1
-        seen = [(each["started"], each["ended"], each["gpus"]) for each in life["runs"]]
-        agrees = seen == [(each["started"], each["ended"], each["gpus"]) for each in runs]
+        parts = [part for each in life["satellites"] for part in accounted(each["satellite"])]
+        told = [each for each in (*life["runs"], *life["satellites"]) if each["started"]]
+        agrees = sorted(map(_times, told)) == sorted(map(_times, (*runs, *parts)))
     submitted = begun + one.at
     ended = runs[-1]["ended"]
     held = sum(each["ended"] - each["started"] for each in runs)
@@ -213,7 +221,7 @@ def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
         "job": job,
         "elastic": bool(one.sizes),
         "state": runs[-1]["state"],
-        "sizes": [[round(each["started"] - begun, 1), each["gpus"]] for each in runs],
+        "sizes": [[round(at - begun, 1), gpus] for at, gpus in sizes([*runs, *parts])],
         "waiting_s": round(max(0.0, ended - submitted - held), 1),
         "completion_s": round(ended - submitted, 1),
         "samples": outcome.get("samples"),
@@ -221,6 +229,27 @@ def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
         "moves": moves,
         "agrees_with_sacct": agrees,
     }
+
+
+def _times(run: dict[str, Any]) -> tuple[float, float, int]:
+    return run["started"], run["ended"], run["gpus"]
+
+
+def sizes(runs: Sequence[dict[str, Any]]) -> list[tuple[float, int]]:
+    """When a job had how many GPUs, satellites included; without the times when it had none."""
+    changes = sorted(
+        change
+        for run in runs
+        for change in ((run["started"], run["gpus"]), (run["ended"], -run["gpus"]))
+    )
+    total, found = 0, list[tuple[float, int]]()
+    for at, gpus in changes:
+        total += gpus
+        if found and at - found[-1][0] < TOGETHER:
+            found[-1] = (found[-1][0], total)
+        elif not found or found[-1][1] != total:
+            found.append((at, total))
+    return [(at, gpus) for at, gpus in found if gpus]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -231,24 +260,29 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def faults(fifo: dict[str, Any], ones: dict[str, Any]) -> list[str]:
+def faults(results: dict[str, dict[str, Any]]) -> list[str]:
     """What was promised and did not happen."""
+    fifo, restart, live = (results[telling] for telling in TELLINGS)
     found = []
     before = {row["name"]: row for row in fifo["jobs"]}
-    sizes = {row["name"]: [gpus for _, gpus in row["sizes"]] for row in ones["jobs"]}
-    pairs = [pair for each in sizes.values() for pair in pairwise(each)]
+    had = [[gpus for _, gpus in row["sizes"]] for row in restart["jobs"]]
+    pairs = [pair for each in had for pair in pairwise(each)]
     if not any(after > earlier for earlier, after in pairs):
         found.append("no job grew")
     if not any(after < earlier for earlier, after in pairs):
         found.append("no job shrank")
-    if not any(row["moves"].get("preempt") and row["state"] == "COMPLETED" for row in ones["jobs"]):
+    if not any(
+        row["moves"].get("preempt") and row["state"] == "COMPLETED" for row in restart["jobs"]
+    ):
         found.append("no job was preempted and resumed")
-    for row in fifo["jobs"] + ones["jobs"]:
+    if not any(row["moves"].get("live") for row in live["jobs"]):
+        found.append("no job was resized live")
+    for row in fifo["jobs"] + restart["jobs"] + live["jobs"]:
         if row["state"] != "COMPLETED":
             found.append(f"{row['name']} ended {row['state']}")
         if not row["agrees_with_sacct"]:
             found.append(f"{row['name']}: onesctl and sacct differ")
-    for row in ones["jobs"]:
+    for row in restart["jobs"] + live["jobs"]:
         alone = before[row["name"]]
         if not row["elastic"] and (len(row["sizes"]) != 1 or row["moves"]):
             found.append("the plain job was touched")
@@ -256,41 +290,40 @@ def faults(fifo: dict[str, Any], ones: dict[str, Any]) -> list[str]:
             found.append(f"{row['name']}: {row['samples']} samples, unresized {alone['samples']}")
         if row["loss"] is not None and abs(row["loss"] - alone["loss"]) > 0.15:
             found.append(f"{row['name']}: loss {row['loss']:.3f}, unresized {alone['loss']:.3f}")
-    if ones["average_completion_s"] >= fifo["average_completion_s"]:
+    if restart["average_completion_s"] >= fifo["average_completion_s"]:
         found.append("the average completion time does not beat fifo")
+    if live["average_completion_s"] >= restart["average_completion_s"]:
+        found.append("live resizing does not beat restarts")
     return found
 
 
-def table(fifo: dict[str, Any], ones: dict[str, Any]) -> str:
-    before = {row["name"]: row for row in fifo["jobs"]}
+def table(results: dict[str, dict[str, Any]]) -> str:
+    fifo, restart, live = (results[telling] for telling in TELLINGS)
+    peers = [{row["name"]: row for row in one["jobs"]} for one in (restart, fifo)]
     lines = [HEADINGS]
-    for row in ones["jobs"]:
-        alone = before[row["name"]]
-        sizes = " ".join(f"{at:.0f}:{gpus}" for at, gpus in row["sizes"])
+    for row in live["jobs"]:
+        others = [peer[row["name"]] for peer in peers]
+        had = " ".join(f"{at:.0f}:{gpus}" for at, gpus in row["sizes"])
         moves = " ".join(f"{kind} {count}" for kind, count in row["moves"].items()) or "-"
         lines.append(
             (
                 row["name"],
-                sizes,
+                had,
                 moves if row["elastic"] else "plain job",
-                f"{row['waiting_s']:.0f}",
-                f"{alone['waiting_s']:.0f}",
-                f"{row['completion_s']:.0f}",
-                f"{alone['completion_s']:.0f}",
+                *(f"{one['waiting_s']:.0f}" for one in (row, *others)),
+                *(f"{one['completion_s']:.0f}" for one in (row, *others)),
                 str(row["samples"]),
-                f"{row['loss']:.3f}" if row["loss"] is not None else "-",
-                f"{alone['loss']:.3f}" if alone["loss"] is not None else "-",
+                *("-" if one["loss"] is None else f"{one['loss']:.3f}" for one in (row, others[1])),
             )
         )
+    three = (live, restart, fifo)
     lines.append(
         (
             "average",
             "",
             "",
-            f"{ones['average_waiting_s']:.0f}",
-            f"{fifo['average_waiting_s']:.0f}",
-            f"{ones['average_completion_s']:.0f}",
-            f"{fifo['average_completion_s']:.0f}",
+            *(f"{one['average_waiting_s']:.0f}" for one in three),
+            *(f"{one['average_completion_s']:.0f}" for one in three),
             "",
             "",
             "",
@@ -308,19 +341,24 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results = {}
-    for policy in ("fifo", "ones"):
+    for telling, (policy, live) in TELLINGS.items():
         with onesd(policy):
-            results[policy] = tell(policy, STORY)
-    found = faults(results["fifo"], results["ones"])
-    results["faults"] = found
+            results[telling] = tell(telling, STORY, live=live)
+    found = faults(results)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=2))
-    print("\nThe same jobs on the same cluster, steered by ones; under `fifo`, the other run:\n")
-    print(table(results["fifo"], results["ones"]))
+        options.json.write_text(json.dumps({**results, "faults": found}, indent=2))
+    print(
+        "\nThe same jobs on the same cluster, steered by ones and resized live; beside it, how they"
+        " fared when resized by restarts, and under fifo:\n"
+    )
+    print(table(results))
     if found:
         sys.exit("\nquickstart: error: " + "; ".join(found))
-    ratio = results["ones"]["average_completion_s"] / results["fifo"]["average_completion_s"]
-    print(f"\nAverage completion time: {ratio:.2f} of fifo's.")
+    average = {telling: one["average_completion_s"] for telling, one in results.items()}
+    print(
+        f"\nAverage completion time: {average['live'] / average['fifo']:.2f} of fifo's;"
+        f" with restarts {average['restart'] / average['fifo']:.2f}."
+    )
 
 
 main()

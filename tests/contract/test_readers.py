@@ -119,7 +119,8 @@ def seen(slurm: Slurm, zoo: Mapping[str, int], request: pytest.FixtureRequest) -
         (
             "held by onesd",
             {
-                "admin_comment": "ONES1:sizes=2-8:2;request=4;held=1;tasks=4;nodes=1",
+                "admin_comment": "ONES1:sizes=2-8:2;request=4;held=1;tasks=4;nodes=1;"
+                "mem=no;cpu=yes",
                 "held": True,
                 "requeue": True,
                 "tres_per_task": "cpu=2,gres/gpu=1",
