@@ -32,7 +32,7 @@ from ones.daemon.store import Store
 from ones.daemon.wire import Lease, NodeReport
 from ones.estimator.assess import assess
 from ones.policies.guard import Move, Verdict
-from ones.policies.model import Job, JobId, Node, Plan, Problem, SharesGpus
+from ones.policies.model import Job, JobId, Node, Plan, Problem, SharesGpus, TakesTurns
 from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
@@ -71,7 +71,7 @@ class Controller:
         self.inbox = Inbox()
         self.metrics = Metrics()
         self.wake = asyncio.Event()
-        self.events = Events(config.events, self.metrics)
+        self.events = Events(config.events, self.metrics, welcome=self._hears_events)
         self.trouble = ""
         self.published = Round(
             number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=NOTHING
@@ -313,6 +313,10 @@ class Controller:
             self._live.tick(snapshot, self._mover.claimed(snapshot))
             self._mover.tick(snapshot, self._live.promised(snapshot))
             self._live.clean(snapshot)
+
+    def _hears_events(self) -> bool:
+        policy = self.choice.policy
+        return not (isinstance(policy, TakesTurns) and policy.turns)
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,15 @@ _HOOKS = {"epilog_slurmctld": "epilog", "prolog_slurmctld": "prolog"}
 class Events:
     """Wakes the round; all but `open` and `pause` may be called in the event loop only."""
 
-    def __init__(self, config: EventsConfig, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: EventsConfig,
+        metrics: Metrics,
+        *,
+        welcome: Callable[[], bool] = lambda: True,  # whether the policy wants to hear of them
+    ) -> None:
         self.wake = asyncio.Event()
+        self._welcome = welcome
         self._config = config
         self._count = metrics.events
         self._transport: asyncio.BaseTransport | None = None
@@ -37,7 +45,7 @@ class Events:
     def happened(self, source: str) -> None:
         """Something happened that a round should see soon."""
         self._count.labels(source=source).inc()
-        if self._config.wake:
+        if self._config.wake and self._welcome():
             self.wake.set()
 
     def pause(self, took: float) -> float:

@@ -289,6 +289,14 @@ class SharesGpus(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A policy to which a round is a turn: an event is no reason to begin the next one early."""
+
+    @property
+    def turns(self) -> bool: ...
+
+
 def node_order(nodes: Sequence[Node]) -> list[Node]:
     """Nodes in topology order: by switches from the root down, then by name."""
     return sorted(nodes, key=lambda node: (tuple(reversed(node.switches)), node.name))

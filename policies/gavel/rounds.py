@@ -78,6 +78,10 @@ class GavelRounds:
         return plan, ledger.as_json()
 
     @property
+    def turns(self) -> bool:
+        return self.policy.name not in STRICT
+
+    @property
     def shares(self) -> bool:
         return self.policy.packed
 

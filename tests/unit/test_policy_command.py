@@ -120,6 +120,15 @@ def test_an_operators_policy_holds_from_the_next_round_on(config: Path, onesd: C
     assert onesd.store.row("SELECT policy FROM rounds")["policy"] == answer["policy"]  # type: ignore[index]
 
 
+def test_events_cut_no_turns_short(config: Path, onesd: Controller) -> None:
+    onesctl(config, "set", "gavel:max_min_fairness_perf")
+    onesd.events.happened("epilog")
+    assert not onesd.events.wake.is_set()
+    onesctl(config, "set", "gavel:fifo_perf")
+    onesd.events.happened("epilog")
+    assert onesd.events.wake.is_set()
+
+
 def test_it_outlives_a_restart_until_the_default_is_asked_for(
     config: Path, onesd: Controller
 ) -> None:
