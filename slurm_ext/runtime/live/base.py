@@ -20,31 +20,21 @@ import os
 import secrets
 import signal
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.live.desk import Desk
-from ones.slurm_ext.runtime.live.desk import Order as LiveOrder
+from ones.slurm_ext.runtime.live.control import Control
+from ones.slurm_ext.runtime.live.desk import Desk, Order
 from ones.slurm_ext.runtime.live.errand import Errands
 from ones.slurm_ext.runtime.live.generation import Council
+from ones.slurm_ext.runtime.live.guests import Guest, Guests
 from ones.slurm_ext.runtime.live.home import HEARD, Home
-from ones.slurm_ext.runtime.live.link import (
-    Admitting,
-    JoinFile,
-    Lines,
-    LinkFault,
-    Message,
-    Sealed,
-    decode,
-    encode,
-)
+from ones.slurm_ext.runtime.live.link import JoinFile, LinkFault, Message
 from ones.slurm_ext.runtime.live.loop import Loop
 from ones.slurm_ext.runtime.live.recruits import Ours, Recruits
 from ones.slurm_ext.runtime.live.terms import (
@@ -80,37 +70,8 @@ from ones.slurm_ext.runtime.live.terms import (
 
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds
-BEAT = 5.0  # seconds between signs of life of launchers
-SILENCE = 30.0  # seconds without one after which a launcher is lost
-STRANGER = 10.0  # seconds to prove oneself
-STRANGERS = 32  # at a time
 JOIN, CONTROL = "join.json", "control.sock"
 HISTORY = 100  # resizes that a status tells of
-
-
-@dataclass(slots=True)
-class Guest:
-    """A connection of another launcher, or of somebody who may become one."""
-
-    link: socket.socket
-    admitting: Admitting | None
-    sealed: Sealed | None = None
-    lines: Lines = field(default_factory=Lines)
-    heard: float = 0.0
-    home: int = 0
-    name: str = ""
-    job: str = ""
-    offers: tuple[int, int] = (0, 0)  # slots, and workers to begin with
-    waits: bool = False  # until all others of its order are there
-
-
-@dataclass(slots=True)
-class Order:
-    """A connection at the control door, and whether it waits for an answer."""
-
-    link: socket.socket
-    lines: Lines = field(default_factory=Lines)
-    waits: bool = False
 
 
 class Base:
@@ -126,18 +87,22 @@ class Base:
         home.let_go = self._loop.forget
         self._secret = secrets.token_bytes(32)
         self._private = Path(tempfile.mkdtemp(prefix="ones-live-"))  # mode 0700
-        self._guests: dict[int, Guest] = {}
-        self._strangers: list[Guest] = []
-        self._orders: list[Order] = []
+        self._guests = Guests(
+            self._loop,
+            self._secret,
+            expects=self._expects,
+            came=self._came,
+            said=self._guest_said,
+            lost=self._lost,
+        )
+        self._control = Control(self._private / CONTROL, self._loop, self._obey)
         self._where: dict[int, Slot] = {}  # each worker's
         self._pids: dict[int, int] = {}
-        self._last_home = 0
         self._samples = 0
         self._pauses: dict[int, float] = {}  # of each generation, the longest of its members
         self._history: list[dict[str, Any]] = []
         self._stopped = False
         self._code: int | None = None
-        self._beat = 0.0
         self._again = False
         self._store: Any = None
         self._port = 0
@@ -169,7 +134,7 @@ class Base:
                 self._loop.once()
                 self._reap()
                 self._home.overdue()
-                self._keep_links()
+                self._guests.keep_in_touch()
                 self._take(Tick())
                 self._answer()
                 self._report()
@@ -197,18 +162,12 @@ class Base:
             use_libuv=False,
             master_listen_fd=listening.detach(),
         )
-        joining = socket.create_server((inner, 0))
-        joining.setblocking(False)
-        self._loop.watch(joining, lambda: self._greet(joining))
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        control.bind(str(self._private / CONTROL))
-        control.listen()
-        control.setblocking(False)
-        self._loop.watch(control, lambda: self._receive_order(control))
+        joining = self._guests.open(inner)
+        self._control.open()
         self._loop.listen((*HEARD, signal.SIGCHLD), self._signalled)
         JoinFile(
             host=self._host,
-            port=joining.getsockname()[1],
+            port=joining,
             control=str(self._private / CONTROL),
             secret=self._secret,
         ).write(self._folder / JOIN)
@@ -217,11 +176,9 @@ class Base:
         if self._errands is not None and self._desk is not None:
             self._errands.close()
             self._desk.close({**self._word(self._errands), "able": False})
-        for guest in self._guests.values():
-            self._tell_guest(guest, {"do": "dismiss"})
-            guest.link.close()
-        for path in (self._folder / JOIN, self._private / CONTROL):
-            path.unlink(missing_ok=True)
+        self._guests.close()
+        self._control.close()
+        (self._folder / JOIN).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._private.rmdir()
 
@@ -259,18 +216,16 @@ class Base:
                 slot = self._where[worker]
                 if slot.home == 0:
                     self._home.kill(worker, now=now)
-                elif guest := self._guests.get(slot.home):
-                    self._tell_guest(guest, {"do": "kill", "worker": worker, "now": now})
+                else:
+                    self._guests.tell(slot.home, {"do": "kill", "worker": worker, "now": now})
             case Dismiss(home):
-                if guest := self._guests.get(home):
-                    self._tell_guest(guest, {"do": "dismiss"})
-                    self._part(guest)
+                self._guests.dismiss(home)
             case Changed(number, slots):
                 self._again = True
                 self._note_change(number, slots)
             case Refused(reason):
                 log.warning("ones-run: %s", reason)
-                self._reply_all({"ok": False, "error": reason})
+                self._control.answer({"ok": False, "error": reason})
                 if self._errands is not None:
                     self._errands.refused(reason)
             case End(code):
@@ -294,16 +249,16 @@ class Base:
             link = self._home.start(worker, place, first=action.first, again=self._again)
             self._pids[worker] = self._home.pids()[worker]
             self._loop.watch(link, lambda: self._hear(worker, link))
-        elif guest := self._guests.get(slot.home):
+        else:
             fields = {"place": asdict(place), "first": action.first, "again": self._again}
-            self._tell_guest(guest, {"do": "start", "worker": worker, **fields})
+            self._guests.tell(slot.home, {"do": "start", "worker": worker, **fields})
 
     def _tell(self, worker: int, message: Message) -> None:
         slot = self._where[worker]
         if slot.home == 0:
             self._home.tell(worker, message)
-        elif guest := self._guests.get(slot.home):
-            self._tell_guest(guest, {**message, "worker": worker})
+        else:
+            self._guests.tell(slot.home, {**message, "worker": worker})
 
     def _hear(self, worker: int, link: socket.socket) -> None:
         messages = list(self._home.heard(worker))
@@ -356,56 +311,18 @@ class Base:
 
     # Other launchers
 
-    def _greet(self, joining: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            link, _ = joining.accept()
-            if len(self._strangers) >= STRANGERS:
-                link.close()
-                return
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            guest = Guest(link, Admitting(self._secret), heard=time.monotonic())
-            self._strangers.append(guest)
-            link.settimeout(SILENCE / 3)  # for sending; it is read when there is something
-            assert guest.admitting is not None
-            link.sendall(guest.admitting.greeting())
-            self._loop.watch(link, lambda: self._hear_guest(guest))
+    def _expects(self, ticket: str) -> bool:
+        return self._errands is not None and self._errands.wants(ticket, self._restarts)
 
-    def _hear_guest(self, guest: Guest) -> None:
-        try:
-            data = guest.link.recv(1 << 16)
-            if not data:
-                raise LinkFault("it has hung up")
-            for line in guest.lines.add(data):
-                guest.heard = time.monotonic()
-                if guest.sealed is None:
-                    self._admit(guest, line)
-                else:
-                    self._guest_said(guest, guest.sealed.open(line))
-        except (OSError, OnesError, KeyError, TypeError, ValueError) as fault:
-            self._lose(guest, str(fault))
-
-    def _admit(self, guest: Guest, line: bytes) -> None:
-        assert guest.admitting is not None
-        offer, welcome, sealed = guest.admitting.admit(line)
-        slots, workers = int(offer["slots"]), int(offer["workers"])
-        if not 1 <= workers <= slots <= 1024:
-            raise LinkFault(f"it offers {workers} workers in {slots} slots")
-        ticket = str(offer.get("ticket", ""))
-        expected = self._errands is not None and self._errands.wants(ticket, self._restarts)
-        if ticket and not expected:
-            guest.link.sendall(encode({"error": f"nobody waits for a satellite of order {ticket}"}))
-            raise LinkFault(f"it comes by order {ticket}, which is over")
-        guest.link.sendall(welcome)
-        guest.admitting, guest.sealed = None, sealed
-        guest.name, guest.job = str(offer["name"]), str(offer["job"])
-        self._last_home += 1
-        guest.home = self._last_home
-        self._strangers.remove(guest)
-        self._guests[guest.home] = guest
-        self._tell_guest(guest, {"do": "home", "home": guest.home})
-        guest.offers, guest.waits = (slots, workers), bool(ticket)
+    def _came(self, guest: Guest) -> None:
         if not guest.waits:
-            self._take(Opened(guest.home, slots, workers))
+            self._take(Opened(guest.home, guest.slots, guest.workers))
+
+    def _lost(self, guest: Guest) -> None:
+        if not guest.waits:
+            self._take(Lost(guest.home))
+        if self._errands is not None and guest.job.isdecimal():
+            self._errands.lost(int(guest.job))
 
     def _guest_said(self, guest: Guest, message: Message) -> None:
         worker = message.get("worker")
@@ -420,47 +337,15 @@ class Base:
                 self._ended(int(message["worker"]), int(message["code"]))
             case "leaving":
                 if guest.waits:
-                    self._lose(guest, "it was told to leave")
+                    self._guests.lose(guest, "it was told to leave")
                 elif guest.job != os.environ.get("SLURM_JOB_ID", ""):
                     self._retire(guest.home, None)
             case _ if worker is not None:
                 self._said(int(worker), message)
 
-    def _tell_guest(self, guest: Guest, message: Message) -> None:
-        if guest.sealed is not None:
-            with contextlib.suppress(OSError):
-                guest.link.sendall(guest.sealed.seal(message))
-
-    def _keep_links(self) -> None:
-        now = time.monotonic()
-        for guest in [each for each in self._strangers if now - each.heard > STRANGER]:
-            self._lose(guest, "it hasn't said who it is")
-        for guest in [each for each in self._guests.values() if now - each.heard > SILENCE]:
-            self._lose(guest, f"nothing heard for {SILENCE:.0f} s")
-        if now - self._beat > BEAT:
-            self._beat = now
-            for guest in self._guests.values():
-                self._tell_guest(guest, {"do": "beat"})
-
-    def _lose(self, guest: Guest, why: str) -> None:
-        who = f"launcher {guest.name}" if guest.home else "somebody who wanted to join"
-        log.warning("ones-run: %s is gone: %s", who, why)
-        self._part(guest)
-        if guest.home and not guest.waits:
-            self._take(Lost(guest.home))
-        if guest.home and self._errands is not None and guest.job.isdecimal():
-            self._errands.lost(int(guest.job))
-
-    def _part(self, guest: Guest) -> None:
-        self._loop.forget(guest.link)
-        guest.link.close()
-        self._guests.pop(guest.home, None)
-        if guest in self._strangers:
-            self._strangers.remove(guest)
-
     # onesd's orders
 
-    def _take_order(self, order: LiveOrder) -> None:
+    def _take_order(self, order: Order) -> None:
         assert self._errands is not None
         if order.number != self._errands.number:
             self._order_since, self._order_pause = self._council.number, None
@@ -498,26 +383,27 @@ class Base:
     def homes(self) -> dict[int, int]:
         ours = os.environ.get("SLURM_JOB_ID", "")
         return {
-            int(guest.job): home
-            for home, guest in self._guests.items()
+            int(guest.job): guest.home
+            for guest in self._guests
             if guest.job.isdecimal() and guest.job != ours and not guest.waits
         }
 
     def waiting(self) -> frozenset[int]:
-        waiting = [guest for guest in self._guests.values() if guest.waits]
+        waiting = [guest for guest in self._guests if guest.waits]
         return frozenset(int(guest.job) for guest in waiting if guest.job.isdecimal())
 
     def let_in(self, jobs: Iterable[int]) -> None:
         for job in jobs:
-            for guest in self._of_job(job):
+            for guest in self._guests.of_job(job):
                 guest.waits = False
-                self._take(Opened(guest.home, *guest.offers))
+                self._came(guest)
 
     def send_away(self, jobs: Iterable[int]) -> None:
-        left = {guest.home for job in jobs for guest in self._of_job(job) if not guest.waits}
-        for guest in [each for job in jobs for each in self._of_job(job) if each.waits]:
-            self._tell_guest(guest, {"do": "dismiss"})
-            self._part(guest)
+        sent = [guest for job in jobs for guest in self._guests.of_job(job)]
+        left = {guest.home for guest in sent if not guest.waits}
+        for guest in sent:
+            if guest.waits:
+                self._guests.dismiss(guest.home)
         if left:
             slots = frozenset(slot for slot in self._council.slots if slot.home not in left)
             self._take(Wanted(slots))
@@ -537,61 +423,28 @@ class Base:
             return None
         return frozenset(council.workers[key].slot for key in council.members)
 
-    def _of_job(self, job: int) -> list[Guest]:
-        return [guest for guest in self._guests.values() if guest.job == str(job)]
-
     # Orders at the control socket
 
-    def _receive_order(self, control: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            link, _ = control.accept()
-            peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            if struct.unpack("3i", peer)[1] not in (0, os.getuid()):
-                link.close()
-                return
-            link.settimeout(1.0)
-            order = Order(link)
-            self._orders.append(order)
-            self._loop.watch(link, lambda: self._read_order(order))
-
-    def _read_order(self, order: Order) -> None:
-        try:
-            data = order.link.recv(1 << 16)
-            if not data:
-                raise LinkFault("hung up")
-            for line in order.lines.add(data):
-                self._obey(order, decode(line))
-        except OSError:
-            self._forget(order)
-        except LinkFault as fault:
-            self._reply(order, {"ok": False, "error": str(fault)})
-            self._forget(order)
-
-    def _obey(self, order: Order, message: Message) -> None:
+    def _obey(self, message: Message) -> Message | None:
         batch = message.get("batch")
         if batch is not None and (not isinstance(batch, int) or batch < 1):
             raise LinkFault(f"batch is {batch!r}, no whole number from 1 up")
         match message:
             case {"op": "status"}:
-                self._reply(order, self._status())
+                return self._status()
             case {"op": "resize", "workers": int(workers)}:
-                order.waits = True
-                self._resize(workers, batch)
+                slots = self._council.slots
+                if not 1 <= workers <= len(slots):
+                    return {"ok": False, "error": f"{workers} workers, with {len(slots)} slots"}
+                self._take(Wanted(frozenset(slots[:workers]), batch))
             case {"op": "retire", "home": str(name)}:
-                found = [guest.home for guest in self._guests.values() if guest.name == name]
-                if not found:
+                home = self._guests.named(name)
+                if home is None:
                     raise LinkFault(f"there is no launcher {name}")
-                order.waits = True
-                self._retire(found[0], batch)
+                self._retire(home, batch)
             case _:
                 raise LinkFault(f"no order: {message}")
-
-    def _resize(self, workers: int, batch: int | None) -> None:
-        slots = self._council.slots
-        if not 1 <= workers <= len(slots):
-            self._reply_all({"ok": False, "error": f"{workers} workers, with {len(slots)} slots"})
-        else:
-            self._take(Wanted(frozenset(slots[:workers]), batch))
+        return None
 
     def _retire(self, home: int, batch: int | None) -> None:
         kept = frozenset(slot for slot in self._council.wanted if slot.home != home)
@@ -599,15 +452,15 @@ class Base:
 
     def _answer(self) -> None:
         """Tell those who wait that it is done."""
-        if any(order.waits for order in self._orders) and self._council.settled:
-            self._reply_all(self._status())
+        if self._control.awaited and self._council.settled:
+            self._control.answer(self._status())
 
     def _status(self) -> Message:
         council = self._council
         members = [
             {
                 "slot": str(slot),
-                "home": guest.name if (guest := self._guests.get(slot.home)) else "",
+                "home": self._guests.name(slot.home),
                 "pid": self._pids.get(key),
             }
             for key in council.members
@@ -624,22 +477,6 @@ class Base:
             "samples": self._samples,
             "resizes": self._history,
         }
-
-    def _reply_all(self, message: Message) -> None:
-        for order in self._orders:
-            if order.waits:
-                order.waits = False
-                self._reply(order, message)
-
-    def _reply(self, order: Order, message: Message) -> None:
-        with contextlib.suppress(OSError):
-            order.link.sendall(encode(message))
-
-    def _forget(self, order: Order) -> None:
-        self._loop.forget(order.link)
-        order.link.close()
-        if order in self._orders:
-            self._orders.remove(order)
 
 
 def _interface(host: str) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.live.base import BEAT, SILENCE, TICK
+from ones.slurm_ext.runtime.live.base import TICK
+from ones.slurm_ext.runtime.live.guests import BEAT, SILENCE
 from ones.slurm_ext.runtime.live.home import HEARD, Home
 from ones.slurm_ext.runtime.live.link import (
     Joining,
