@@ -364,8 +364,8 @@ def explain(controller: Controller, number: int, only: str | None) -> Json:
         f"believed: {outlook.remaining:.0f} samples to go of"
         f" {outlook.processed + outlook.remaining:.0f}, from {outlook.points} speed measurements"
         f" (step time known to {_within(outlook.speed_error)}{_by_type(outlook)});"
-        f" a {'restart' if this.keeps is None else 'live resize'} costs"
-        f" {outlook.restart_cost:.0f} s"
+        f" a restart costs {outlook.restart_cost:.0f} s"
+        + ("" if outlook.live_cost is None else f", a live resize {outlook.live_cost:.0f} s")
     )
     return _answer(lines=lines, sizes=_speeds(this, outlook, last.problem))
 

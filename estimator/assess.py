@@ -172,11 +172,10 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         alpha=prediction.alpha,
         beta=prediction.beta,
         remaining=prediction.remaining,
-        restart_cost=(
-            experience.restart_cost(job.id, one.family, prior=prior)
-            if job.keeps is None
-            else experience.live_cost(job.id, one.family, prior=sources.priors.live_seconds)
-        ),
+        restart_cost=experience.restart_cost(job.id, one.family, prior=prior),
+        live_cost=None
+        if job.keeps is None
+        else experience.live_cost(job.id, one.family, prior=sources.priors.live_seconds),
         epochs=prediction.epochs,
         points=len(one.records),
         batch=one.batch,

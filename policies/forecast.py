@@ -128,6 +128,12 @@ def seconds_left_on(
     return float(seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=own)[0])
 
 
+def move_cost(job: Job, outlook: Outlook, target: Placement | None) -> Seconds:
+    """What going to `target` costs a running job: a restart, unless what it keeps is part of it."""
+    live = job.keeps is not None and target is not None and target.covers(job.keeps)
+    return outlook.live_cost if live and outlook.live_cost is not None else outlook.restart_cost
+
+
 def by_name(nodes: Sequence[Node]) -> dict[str, Node]:
     return {node.name: node for node in nodes}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ones.policies.forecast import by_id, seconds_left_on
+from ones.policies.forecast import by_id, move_cost, seconds_left_on
 from ones.policies.invariants import PlanError, validate
 from ones.policies.model import MAX_WAIT, Job, JobId, Placement, Problem, Seconds
 from ones.policies.moves import Kind, Move, reconcile
@@ -179,8 +179,8 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
     outlook = problem.outlooks.get(job.id)
     if outlook is None or job.placement is None:
         return "nothing is known of its speed yet"
-    cost = outlook.restart_cost
-    what = "a restart" if job.keeps is None else "a live resize"
+    cost = move_cost(job, outlook, move.target)
+    what = "a restart" if restarts or job.keeps is None else "a live resize"
     if _grows(move, job):
         if move.gain < (limits.min_gain - 1.0) * cost:
             return f"would end {move.gain:.0f} s sooner; {what} costs {cost:.0f} s"
@@ -269,7 +269,8 @@ def _pointless(
             ):
                 return move, f"job {move.beside} does not come beside it"
             continue
-        own_gain = (limits.min_gain - 1.0) * problem.outlooks[job.id].restart_cost
+        cost = move_cost(job, problem.outlooks[job.id], move.target)
+        own_gain = (limits.min_gain - 1.0) * cost
         if move.kind == "resize" and move.gain > max(0.0, own_gain):
             continue
         after = _gpus_on(move.target)

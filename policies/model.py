@@ -196,6 +196,7 @@ class Outlook:
     beta: float
     remaining: float  # expected samples still to go
     restart_cost: Seconds  # measured, or the prior
+    live_cost: Seconds | None = None  # of a resize without a restart; None: it can have none
     epochs: float = 0.0  # of training behind it; 0 where it does not say what an epoch is
     points: int = 0  # speed measurements behind it
     batch: float = 1.0  # global batch of a job that names none: its family's, or single samples

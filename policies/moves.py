@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ones.policies.forecast import by_id, seconds_left_on
+from ones.policies.forecast import by_id, move_cost, seconds_left_on
 from ones.policies.model import Assignment, Job, JobId, Placement, Plan, Problem, Seconds
 from ones.policies.sharing import speed_beside
 
@@ -93,7 +93,7 @@ def _towards(problem: Problem, job: Job, assignment: Assignment) -> Move | None:
         after = seconds_left_on(problem, job, assignment.placement, assignment.batch)
         before /= max(LEAST_SPEED, speed_beside(problem.pairs, job.id, job.beside))
         after /= max(LEAST_SPEED, speed_beside(problem.pairs, job.id, assignment.beside))
-        gain = before - after - problem.outlooks[job.id].restart_cost
+        gain = before - after - move_cost(job, problem.outlooks[job.id], assignment.placement)
     return Move(
         job=job.id,
         kind="resize",

@@ -117,7 +117,7 @@ class _Drawing:
         worth = float(self.worth[j, t, k, level])
         moved = (t, k, level) == tuple(options.present[j])
         if moved:  # the table has it uncharged, as a job that stays
-            worth *= max(0.0, 1.0 - options.cost[j] / options.horizon)
+            worth *= max(0.0, 1.0 - options.cost[j, t, k] / options.horizon)
         if moved or placement.shape != shapes[0]:
             actual = seconds_left_on(self.problem, job, placement, batch)
             worth *= float(options.seconds[j, t, k, level]) / max(actual, 1e-6)

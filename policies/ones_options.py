@@ -33,7 +33,7 @@ class Options:
     seconds: Floats  # [J, T, K, L] to the end, restart not counted
     batch: Floats  # [J, T, K, L] global
     present: Ints  # [J, 3]: type, size and batch index now; size 0 for a waiting job
-    cost: Floats  # [J] of a restart
+    cost: Floats  # [J, T, K] of getting there from where a job runs; size 0: of a restart
     least: Floats  # [J] the least GPU-seconds to the end: the remaining utilisation
     horizon: Seconds  # for how long a decision is expected to stand
     urgent: Bools  # [J]
@@ -105,11 +105,23 @@ def build(
         seconds=seconds,
         batch=batch,
         present=present,
-        cost=np.array([problem.outlooks[job.id].restart_cost for job in jobs]),
+        cost=_costs(problem, jobs, types, sizes),
         least=np.where(np.isinf(least), 1.0, np.maximum(least, 1e-9)),
         horizon=settings.horizon or _horizon(problem),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),
     )
+
+
+def _costs(problem: Problem, jobs: Sequence[Job], types: Sequence[str], sizes: Ints) -> Floats:
+    """A restart's; a live resize's where a job grows out of what it keeps, on GPUs of its type."""
+    restart = np.array([problem.outlooks[job.id].restart_cost for job in jobs], dtype=np.float64)
+    costs = np.tile(restart[:, None, None], (1, len(types), sizes.shape[1]))
+    for j, job in enumerate(jobs):
+        live = problem.outlooks[job.id].live_cost
+        if job.keeps is not None and live is not None:
+            t = types.index(type_of(job.keeps, problem.by_name))
+            costs[j, t, sizes[j] >= job.keeps.gpus] = live
+    return costs
 
 
 def _menu(problem: Problem, job: Job, types: Sequence[str]) -> _Menu:
@@ -234,7 +246,10 @@ def _horizon(problem: Problem) -> Seconds:
     Within 2 restarts, or 20 s, and 1000 s; of the ends, no job counts for more than one in 4
     restarts, or in 40 s: a job about to end would make every other decision look short-lived.
     """
-    costs = [outlook.restart_cost for outlook in problem.outlooks.values()]
+    costs = [
+        outlook.restart_cost if outlook.live_cost is None else outlook.live_cost
+        for outlook in problem.outlooks.values()
+    ]
     cost = max(float(np.median(costs)) if costs else 0.0, 0.5)
     ends = sum(
         1.0 / max(seconds_left_on(problem, job, job.placement), 4.0 * cost, 40.0)

@@ -21,7 +21,7 @@ def values(options: Options, settings: Settings, draw: Floats) -> Floats:
     running = options.present[:, 1] > 0
     wide = (slice(None), None, None, None)
     left = options.seconds * draw[wide]
-    cost = options.cost[wide]
+    cost, stop = options.cost[..., None], options.cost[:, 0, 0]
     changed = np.broadcast_to(running[wide], left.shape).copy()
     changed[here] = False
     if not settings.charge_restarts:
@@ -32,7 +32,7 @@ def values(options: Options, settings: Settings, draw: Floats) -> Floats:
         # Every GPU in use is worth more than any utilisation, so that only full schedules compete.
         full = 1.0 + float(np.max(spent, initial=0.0)) * len(draw)
         worth = full * gpus - spent
-        nothing = np.where(running, -options.cost * options.sizes[here[0], here[2]], 0.0)
+        nothing = np.where(running, -stop * options.sizes[here[0], here[2]], 0.0)
     else:
         work = options.least * draw
         weight = work**-settings.exponent * _ranks(work, settings) ** settings.rank_share
@@ -40,7 +40,7 @@ def values(options: Options, settings: Settings, draw: Floats) -> Floats:
         stands = np.minimum(options.horizon, left + cost)
         charge = np.where(changed, np.maximum(0.0, 1.0 - cost / stands), 1.0)
         worth = (weight * work)[wide] / left * charge
-        stopped = np.minimum(1.0, options.cost / options.horizon)
+        stopped = np.minimum(1.0, stop / options.horizon)
         nothing = np.where(running, -worth[here] * stopped, 0.0)
     if not settings.charge_restarts:
         nothing = np.zeros_like(nothing)

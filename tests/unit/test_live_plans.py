@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_builders import a_cluster, a_job, a_problem, on
+from policy_builders import a_cluster, a_job, a_problem, an_outlook, on
 
+from ones.policies.forecast import move_cost
 from ones.policies.guard import History, Limits, check
 from ones.policies.live import settle
-from ones.policies.model import Assignment, Job, JobId, Placement, Plan
+from ones.policies.model import Assignment, Job, JobId, Placement, Plan, Problem
 from ones.policies.moves import Move
 from ones.policies.registry import make, names
 from ones.policies.round import decide
@@ -94,3 +95,30 @@ def test_every_policy_plans_soundly_for_a_job_that_is_spread_unevenly(
             problem, policy, memory, rng, history=History(), limits=Limits(min_gain=None)
         )
         memory = decided.memory
+
+
+def test_only_what_keeps_the_jobs_own_gpus_costs_as_little_as_a_live_resize() -> None:
+    job = live(1, on(n1=2), on(n1=2))
+    outlook = an_outlook(restart_cost=30.0, live_cost=1.0)
+    assert move_cost(job, outlook, on(n1=2, n2=1)) == 1.0
+    assert move_cost(job, outlook, on(n2=4)) == 30.0
+    assert move_cost(job, outlook, None) == 30.0
+    assert move_cost(a_job(2, nodes=NODES), an_outlook(), on(n1=1)) == 10.0
+
+
+@pytest.mark.parametrize(("restart", "gpu_type"), [(60.0, "k80"), (0.5, "v100")])
+def test_a_live_job_does_not_restart_on_faster_gpus_for_less_than_that_costs(
+    restart: float, gpu_type: str
+) -> None:
+    nodes = a_cluster(2, 4, types=("v100", "k80"))
+    here = on(n2=1)
+    job = a_job(1, "1", nodes=nodes, keeps=here, placement=here)
+    problem = Problem(
+        now=1000.0,
+        nodes=tuple(nodes),
+        jobs=(job,),
+        outlooks={job.id: an_outlook(20.0, restart_cost=restart, live_cost=0.5)},
+    )
+    plan, _ = make("ones").plan(problem, None, np.random.default_rng(0))
+    (name,) = plan.assignments[job.id].placement.nodes
+    assert problem.by_name[name].gpu_type == gpu_type
