@@ -70,8 +70,8 @@ class Submission:
 STORY = (
     Submission("plain", "carol", 0, gpus=2, epochs=22, example="fixed_digits.sbatch"),
     Submission("broad", "alice", 0, gpus=8, epochs=54, sizes="4,8"),
-    Submission("long", "bob", 9, gpus=4, epochs=30, sizes="4,8"),
-    Submission("medium", "carol", 12, gpus=4, epochs=24, sizes="4,8"),
+    Submission("long", "bob", 9, gpus=1, epochs=30, sizes="1-4"),
+    Submission("medium", "carol", 12, gpus=1, epochs=24, sizes="1-4"),
     # No library of ours in this one.
     Submission("free", "dave", 13, gpus=2, epochs=10, sizes="1-4", example="plain_digits.sbatch"),
     Submission("burst-1", "dave", 42, gpus=4, epochs=5, sizes="4"),
