@@ -297,14 +297,34 @@ def table_ablation(pool: ProcessPoolExecutor) -> None:
     rows_against_pollux(pool, cells)
 
 
+WEIGHTS = (  # exponent, rank_share, rank_power; the default first
+    (0.2, 0.6, 0.65),
+    (0.1, 0.75, 0.5),
+    (0.25, 0.5, 0.5),
+    (0.2, 0.75, 0.7),
+    (0.3, 0.75, 0.7),
+    (0.3, 1.0, 0.7),
+)
+
+
 def table_tail(pool: ProcessPoolExecutor) -> None:
-    """The knob that trades the mean for the tail."""
-    print("\n### rank_share: the mean against the tail\n")
-    cells = [
-        (f"rank_share={share}", replace(COLD, policy=f"ones:rank_share={share}"))
-        for share in (0.0, 0.3, 0.6, 0.9, 1.2)
-    ]
-    rows_against_pollux(pool, cells)
+    """The weights that trade the mean for the tail, with what is known, and what a resize costs."""
+    for title, cell in (
+        ("empty database", COLD),
+        ("family history", replace(COLD, warm=True)),
+        ("empty database, live resizes", LIVE),
+    ):
+        print(f"\n### exponent, rank_share, rank_power: {title}\n")
+        cells = [
+            (
+                f"{exponent:g}, {share:g}, {power:g}",
+                replace(
+                    cell, policy=f"ones:exponent={exponent}:rank_share={share}:rank_power={power}"
+                ),
+            )
+            for exponent, share, power in WEIGHTS
+        ]
+        rows_against_pollux(pool, cells)
 
 
 def table_spread(pool: ProcessPoolExecutor) -> None:
