@@ -23,6 +23,7 @@ from ones.estimator.needs.estimate import Estimate, Needs, Quality
 from ones.estimator.needs.features import Resource, Run, Traits
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import OnesError, SlurmError
+from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 from ones.slurm_ext.usage import Usage, usage_of
 
@@ -48,6 +49,9 @@ class _Seen:
     card: float = 0.0
     busy: list[float] = field(default_factory=list)
     shared: bool = False
+    received: float = 0.0  # bytes over the network of nodes that it had to itself
+    sent: float = 0.0
+    listened: float = 0.0  # seconds in which these were counted, of all such nodes
 
 
 class NeedsBook:
@@ -57,6 +61,7 @@ class NeedsBook:
         self._store = store
         self._commands = commands
         self._heard: dict[str, float] = {}
+        self._traffic: dict[str, NodeReport] = {}  # of each node, the report before
         self._met: set[tuple[int, int]] = set()  # runs that have a row
         self._lock = threading.Lock()  # of _needs: only those who ask wait for a fit
         self._closed: deque[Run] = deque()  # runs the round has closed, not yet learnt
@@ -96,10 +101,15 @@ class NeedsBook:
         self, snapshot: Snapshot, heard: Mapping[str, tuple[float, NodeReport]]
     ) -> dict[int, _Seen]:
         seen: dict[int, _Seen] = {}
+        alone = _alone(snapshot)
         for node, (at, report) in heard.items():
             if self._heard.get(node) == at:
                 continue
             self._heard[node] = at
+            before, self._traffic[node] = self._traffic.get(node), report
+            if before is not None and (number := alone.get(node)) is not None:
+                began = snapshot.jobs[number].started
+                _listen(seen.setdefault(number, _Seen()), before, report, began=began)
             for gpu in report.gpus:
                 for number in gpu.jobs:
                     record = snapshot.jobs.get(number)
@@ -145,6 +155,9 @@ class NeedsBook:
             "samples": (old.get("samples") or 0) + (busy is not None),
             "first_busy": old.get("first_busy") or (now if works else None),
             "last_busy": now if works else old.get("last_busy"),
+            "received": (old.get("received") or 0.0) + seen.received,
+            "sent": (old.get("sent") or 0.0) + seen.sent,
+            "listened": (old.get("listened") or 0.0) + seen.listened,
         }
         self._store.put("needs", [row])
 
@@ -267,6 +280,33 @@ def _mean(column: str, beside: str) -> str:
     )
 
 
+def _alone(snapshot: Snapshot) -> dict[str, int]:
+    """Node -> the one job that runs on it, with GPUs there."""
+    jobs: dict[str, list[JobRecord]] = {}
+    for record in snapshot.jobs.values():
+        if record.state == "RUNNING":
+            for node in expand(record.nodes):
+                jobs.setdefault(node, []).append(record)
+    return {
+        node: one.id
+        for node, (one, *others) in jobs.items()
+        if not others and node in one.gpus_on and not one.is_satellite
+    }
+
+
+def _listen(seen: _Seen, before: NodeReport, now: NodeReport, *, began: float) -> None:
+    """Add what a node has sent and received between two of its reports, all of it in one run."""
+    first, last = before.network, now.network
+    seconds = now.taken - before.taken
+    if first is None or last is None or seconds <= 0 or before.taken < began:
+        return
+    if last.received < first.received or last.sent < first.sent:
+        return  # the node was started anew
+    seen.received += last.received - first.received
+    seen.sent += last.sent - first.sent
+    seen.listened += seconds
+
+
 def _runs(row: sqlite3.Row, snapshot: Snapshot) -> bool:
     record = snapshot.jobs.get(row["job"])
     return record is not None and record.state == "RUNNING" and record.restarts == row["restarts"]
@@ -302,6 +342,8 @@ def _run(row: sqlite3.Row) -> Run:
         Resource.GPU_UTILIZATION: row["busy"] / row["samples"] if row["samples"] else None,
         Resource.HOST_MEMORY: row["host_memory"],
         Resource.CPU_CORES: row["cpu_cores"],
+        Resource.NETWORK_IN: row["received"] / row["listened"] if row["listened"] else None,
+        Resource.NETWORK_OUT: row["sent"] / row["listened"] if row["listened"] else None,
     }
     started, ended = row["started"], row["ended"]
     if started is not None and row["first_busy"] is not None:

@@ -94,6 +94,13 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[int, ...] = ()  # whose processes are on it
 
 
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes over a node's network since its start; the loopback does not count."""
+
+    received: Annotated[int, msgspec.Meta(ge=0)]
+    sent: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's full state. Full, not a delta: a lost one costs nothing."""
 
@@ -104,6 +111,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuSample, ...] = ()
     received: tuple[Received, ...] = ()  # latest report and checkpoint of each job on this node
     ended: tuple[int, ...] = ()  # jobs whose last process here went since onesd last heard us
+    network: Traffic | None = None
     note: str = ""  # such as: no NVML here
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from ones.daemon.agent import traffic
 from ones.daemon.agent.attribution import Owner, Process, Processes
 from ones.daemon.agent.doors import Door, Peer, Visitors
 from ones.daemon.agent.folders import Found, JobFolders
@@ -128,6 +129,7 @@ class NodeAgent:
             gpus=gpus,
             received=self._jobs.received(),
             ended=tuple(sorted(self._ended)[-MOST_ENDED:]),
+            network=await asyncio.to_thread(traffic.read),
             note=note,
         )
 

@@ -12,12 +12,13 @@ import click.testing
 import pytest
 from fake_slurm import a_record
 
+from ones.daemon.agent import traffic as agent_traffic
 from ones.daemon.ctl import estimate as command
 from ones.daemon.ctl import report as reporting
 from ones.daemon.ctl.main import main
 from ones.daemon.needs import NeedsBook, NothingKnown, Question, answer
 from ones.daemon.store import Store
-from ones.daemon.wire import GpuSample, NodeReport
+from ones.daemon.wire import GpuSample, NodeReport, Traffic
 from ones.slurm_ext.errors import SlurmUnreachable
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
 
@@ -40,13 +41,25 @@ class Slurm:
             raise SlurmUnreachable("sacct", "no answer")
         return self.lines
 
-    def see(self, *jobs: JobRecord, gpus: Sequence[GpuSample] = ()) -> None:
+    def see(
+        self,
+        *jobs: JobRecord,
+        gpus: Sequence[GpuSample] = (),
+        network: Traffic | None = None,
+    ) -> None:
         self.now += 30
         node = NodeRecord(name="n1", states=frozenset(), gpu_type="a100", gpus=4)
         snapshot = Snapshot(
             taken=self.now, jobs={job.id: job for job in jobs}, nodes={"n1": node}, switches={}
         )
-        report = NodeReport(node="n1", taken=self.now, interval=30, version="0", gpus=tuple(gpus))
+        report = NodeReport(
+            node="n1",
+            taken=self.now,
+            interval=30,
+            version="0",
+            gpus=tuple(gpus),
+            network=network,
+        )
         self.book.take(snapshot, {"n1": (self.now, report)}, now=self.now)
 
     def whole_run(
@@ -213,3 +226,44 @@ def test_without_an_agent_accounting_alone_teaches(slurm: Slurm) -> None:
     slurm.lines = "7|0|COMPLETED|1000|4600|3600|1||8|64G|02:00:00||600\n"
     slurm.see()
     assert list(ask(slurm)["estimates"]) == ["cpu_cores", "total"]
+
+
+def traffic(received: int, sent: int) -> Traffic:
+    return Traffic(received=received, sent=sent)
+
+
+def counted(slurm: Slurm, job: JobRecord) -> tuple[float, float, float]:
+    row = slurm.store.row("SELECT received, sent, listened FROM needs WHERE job = ?", job.id)
+    assert row is not None
+    return row["received"], row["sent"], row["listened"]
+
+
+def test_the_network_of_a_node_is_that_of_the_one_job_on_it(slurm: Slurm) -> None:
+    job = replace(JOB, nodes="n1", started=slurm.now + 60)
+    slurm.see(job, network=traffic(1000, 2000))
+    slurm.see(job, network=traffic(1500, 2100))  # some of this was before its start
+    slurm.see(job, network=traffic(4500, 8100))
+    assert counted(slurm, job) == (3000, 6000, 30)
+    beside = replace(job, id=8, gpus_on={}, started=0.0)
+    slurm.see(job, beside, network=traffic(9000, 9000))
+    assert counted(slurm, job) == (3000, 6000, 30)
+    slurm.see(job, network=traffic(10, 10))  # the node was started anew
+    assert counted(slurm, job) == (3000, 6000, 30)
+
+
+def test_the_kernels_counters_are_read_without_loopback_and_bridges(tmp_path: Path) -> None:
+    proc, sys = tmp_path / "dev", tmp_path / "class"
+    zeros = " 0" * 7
+    proc.write_text(
+        "Inter-| Receive\n face |bytes\n"
+        f"    lo: 7{zeros} 7{zeros}\n  eth0: 100{zeros} 50{zeros}\n  br0: 100{zeros} 50{zeros}\n"
+    )
+    assert agent_traffic.read(proc, sys) == traffic(200, 100)
+    (sys / "net/eth0/device").mkdir(parents=True)
+    assert agent_traffic.read(proc, sys) == traffic(100, 50)
+    counters = sys / "infiniband/mlx5_0/ports/1/counters"
+    counters.mkdir(parents=True)
+    (counters / "port_rcv_data").write_text("10\n")
+    (counters / "port_xmit_data").write_text("20\n")
+    assert agent_traffic.read(proc, sys) == traffic(140, 130)
+    assert agent_traffic.read(tmp_path / "none", sys) is None
