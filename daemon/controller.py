@@ -221,7 +221,11 @@ class Controller:
 
     def _nodes(self, snapshot: Snapshot) -> list[Node]:
         return [
-            replace(node, usable=not self.unusable(snapshot.nodes[node.name]))
+            replace(
+                node,
+                usable=not self.unusable(snapshot.nodes[node.name]),
+                links=self.inbox.links(node.name, gpus=node.gpus),
+            )
             for node in gpu_nodes(snapshot)
         ]
 

@@ -77,6 +77,25 @@ class Inbox:
         with self._lock:
             return dict(self._nodes)
 
+    def links(self, node: str, *, gpus: int) -> frozenset[tuple[int, int]] | None:
+        """Which of the node's GPUs, in the order of their numbers, NVLink joins.
+
+        None where that is unknown, or where Slurm has another number of them than the agent.
+        """
+        with self._lock:
+            heard = self._nodes.get(node)
+        seen = sorted(heard[1].gpus, key=lambda gpu: gpu.minor) if heard is not None else []
+        if len(seen) != gpus or any(gpu.linked is None for gpu in seen):
+            return None
+        at = {gpu.minor: index for index, gpu in enumerate(seen)}
+        pairs = {
+            (at[gpu.minor], at[other])
+            for gpu in seen
+            for other in gpu.linked or ()
+            if other in at and gpu.minor < other
+        }
+        return frozenset(pairs)
+
     def silence(self, node: str, *, now: float) -> str:
         """Why this node's state is unknown, or '' when its agent reports.
 

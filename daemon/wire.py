@@ -92,6 +92,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None  # Celsius
     xid: int | None = None  # last error event
     jobs: tuple[int, ...] = ()  # whose processes are on it
+    linked: tuple[int, ...] | None = None  # minors of those that NVLink joins it to; None: unknown
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ class Liquid:
     mode: str = "batch"
     placement: str = "subtree"
     order: str = "priority"  # Slurm's, then arrival; arrival alone; or least GPUs of an account
+    within: float = 0.0  # two GPUs of a node that NVLink does not join
     leaf: float = 1.0  # distances (Liquid §2.1): two nodes of a leaf switch,
     above: float = 4.0  # of the switch above it,
     beyond: float = 40.0  # and further apart
@@ -61,7 +62,7 @@ class Liquid:
         return False
 
     def distances(self) -> Distances:
-        return Distances(switches=(self.leaf, self.above, self.beyond))
+        return Distances(node=self.within, switches=(self.leaf, self.above, self.beyond))
 
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator

@@ -83,6 +83,8 @@ class Node:
     switches: tuple[str, ...] = ()
     usable: bool = True  # False: down, drained, reserved or stale; nothing new is placed there
     taken: int = 0  # GPUs that jobs which did not opt in hold now
+    links: frozenset[tuple[int, int]] | None = None
+    """Pairs of its GPUs, numbered from 0, that NVLink joins; None: not known."""
     shares: bool = False  # whether two jobs can share a GPU here
 
 

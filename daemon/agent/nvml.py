@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import pynvml  # type: ignore[import-untyped]
 
 from ones.daemon.wire import GpuSample
@@ -122,6 +123,7 @@ class Nvml:
             self._started = True
             for index in range(pynvml.nvmlDeviceGetCount()):
                 self._add(index)
+            self._link()
         except pynvml.NVMLError as fault:
             self._stop()
             self._say(f"no NVML here ({fault}): GPUs are not measured")
@@ -153,6 +155,26 @@ class Nvml:
         self._handles[uuid] = handle
         self._addresses[_address(handle)] = uuid
         self._known[uuid] = GpuSample(minor=index if minor is None else minor, uuid=uuid, type=name)
+
+    def _link(self) -> None:
+        """Which GPUs NVLink joins; that doesn't change while the driver runs."""
+        nvlink = pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+        for uuid, handle in self._handles.items():
+            others = {other: one for other, one in self._handles.items() if other != uuid}
+            try:
+                status = {
+                    other: self._ask(pynvml.nvmlDeviceGetP2PStatus, handle, one, nvlink)
+                    for other, one in others.items()
+                }
+            except (_Lost, _Down):
+                continue  # the next sample finds out
+            joined = [
+                self._known[other].minor
+                for other, found in status.items()
+                if found == pynvml.NVML_P2P_STATUS_OK
+            ]
+            linked = None if None in status.values() else tuple(sorted(joined))
+            self._known[uuid] = msgspec.structs.replace(self._known[uuid], linked=linked)
 
     def _listen(self) -> None:
         """Ask for XIDs; where the driver has none to give, samples have to do."""
@@ -190,6 +212,7 @@ class Nvml:
             type=known.type,
             healthy=healthy,
             xid=self._xids.get(uuid),
+            linked=known.linked,
         )
 
     def _read(self, uuid: str, handle: Any) -> Reading:
@@ -213,6 +236,7 @@ class Nvml:
             power=None if milliwatts is None else milliwatts / 1000,
             temperature=None if celsius is None else float(celsius),
             xid=self._xids.get(uuid),
+            linked=known.linked,
         )
         return Reading(gpu, tuple(sorted({process.pid for process in processes})))
 

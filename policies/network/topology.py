@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.policies.model import Floats, Ints, Node, node_order
-from ones.policies.network.links import Link, inside_costs
+from ones.policies.network.links import inside_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,8 @@ class Topology:
         cls,
         nodes: Sequence[Node],
         distances: Distances | None = None,
-        *,
-        links: Mapping[str, frozenset[Link]] | None = None,
     ) -> Topology:
-        """From the switches of each node, and the NVLink pairs of the nodes where they are known.
+        """From the switches of each node, and its NVLink pairs where they are known.
 
         A node with fewer switches above it than others hangs from its last one.
         """
@@ -81,11 +79,9 @@ class Topology:
             np.array([far.at(level) for level in range(len(rows))]),
             far.node,
             None
-            if links is None
+            if far.linked == far.node or all(node.links is None for node in ordered)
             else tuple(
-                inside_costs(
-                    node.gpus, links.get(node.name, frozenset()), near=far.linked, far=far.node
-                )
+                inside_costs(node.gpus, node.links or frozenset(), near=far.linked, far=far.node)
                 for node in ordered
             ),
         )

@@ -129,10 +129,20 @@ def test_a_gpu_is_read_in_base_units(emulated: Start) -> None:
     assert second.minor == 0
 
 
+def test_nvlink_is_told_by_the_numbers_of_the_gpus_at_its_other_ends(emulated: Start) -> None:
+    gpu = emulated(f"{TWO_GPUS}*.p2p 0\n")
+    assert [reading.linked for reading, _ in gpu.sample()] == [(0,), (1,)]
+
+
+def test_gpus_that_nvlink_does_not_join_have_none(emulated: Start) -> None:
+    gpu = emulated(f"{TWO_GPUS}*.p2p 5\n")
+    assert [reading.linked for reading, _ in gpu.sample()] == [(), ()]
+
+
 def test_what_the_driver_does_not_say_is_unknown_and_not_zero(emulated: Start) -> None:
     state = "count 1\n0.uuid GPU-zero\n0.name K80\n0.mig 1\n"
     ((gpu, pids),) = emulated(state).sample()
-    assert gpu == GpuSample(minor=0, uuid="GPU-zero", type="k80")
+    assert gpu == GpuSample(minor=0, uuid="GPU-zero", type="k80", linked=())
     assert gpu.healthy
     assert pids == []
 

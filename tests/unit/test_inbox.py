@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ones.daemon.inbox import Inbox
 from ones.daemon.wire import Checkpoint, GpuSample, NodeReport, Received, Report
 
@@ -43,3 +45,25 @@ def test_a_lost_gpu_is_told() -> None:
     inbox = Inbox()
     inbox.accept(from_node(healthy=False), now=0.0)
     assert "GPU 0 is lost" in inbox.silence("n1", now=1.0)
+
+
+@pytest.mark.parametrize(
+    ("linked", "gpus", "pairs"),
+    [
+        ({4: (6,), 5: (), 6: (4,)}, 3, {(0, 2)}),  # numbered by their place, as Slurm does
+        ({4: (6,), 5: None, 6: (4,)}, 3, None),
+        ({4: (6,), 5: (), 6: (4,)}, 4, None),
+        ({}, 0, set()),
+    ],
+)
+def test_nvlink_pairs_are_known_only_where_all_gpus_are(
+    linked: dict[int, tuple[int, ...] | None], gpus: int, pairs: set[tuple[int, int]] | None
+) -> None:
+    inbox = Inbox()
+    samples = tuple(
+        GpuSample(minor=minor, uuid=f"G{minor}", type="v100", linked=others)
+        for minor, others in linked.items()
+    )
+    inbox.accept(NodeReport(node="n1", taken=1.0, interval=2.0, version="0", gpus=samples), now=1.0)
+    assert inbox.links("n1", gpus=gpus) == pairs
+    assert inbox.links("n2", gpus=4) is None

@@ -140,9 +140,9 @@ def test_linked_gpus_cost_less_than_others_of_a_node() -> None:
 
 
 def test_a_pair_goes_to_the_node_whose_gpus_are_linked() -> None:
-    nodes = a_tree("aa")
-    links = {"n01": frozenset[tuple[int, int]](), "n02": frozenset({(0, 1)})}
-    topology = Topology.of(nodes, Distances(node=0.5), links=links)
+    links = (frozenset[tuple[int, int]](), frozenset({(0, 1)}))
+    nodes = [replace(node, links=pairs) for node, pairs in zip(a_tree("aa"), links, strict=True)]
+    topology = Topology.of(nodes, Distances(node=0.5))
     batch = Batch(topology, np.array([2, 4]), (tasks(2),))
     sites = subtree(batch)
     assert sites.tolist() == [1, 1]
