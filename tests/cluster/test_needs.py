@@ -46,7 +46,7 @@ def test_a_script_is_told_what_runs_of_its_name_have_used(
     resources = {one["resource"]: one for one in answer["estimates"]}
     assert answer["asked"]["gpus"] == 2
     assert answer["asked"]["memory"] > 0
-    assert {"cpu_cores", "total"} <= resources.keys()
+    assert {"cpu_cores", "network_in", "network_out", "total"} <= resources.keys()
     assert resources["total"]["expected"] > 5
     assert resources["total"]["doubts"]
     others = cluster.run("ctl", ["onesctl", "estimate", str(job)], "bob", check=False)
