@@ -52,7 +52,10 @@ class Users:
     def output(self, job: int, *, within: float = 30) -> str:
         """What the job printed, once it has ended well."""
         self.cluster.eventually(
-            lambda: self.field(job, "JobState") not in ("PENDING", "RUNNING", "COMPLETING"),
+            lambda: (
+                self.field(job, "JobState")
+                not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+            ),
             within=within,
             what=f"job {job} has ended",
         )
