@@ -404,14 +404,9 @@ class Controller:
 
 def _is_live(move: Move, job: Job) -> bool:
     """Whether a move needs no restart: what the job keeps is part of where it goes."""
-    target = move.target
-    return (
-        move.kind == "resize"
-        and target is not None
-        and target != job.placement  # with a new batch alone there is nobody to come or go
-        and job.keeps is not None
-        and target.covers(job.keeps)
-    )
+    # With a new batch alone there is nobody to come or go.
+    elsewhere = move.kind == "resize" and move.target != job.placement
+    return elsewhere and job.goes_live(move.target)
 
 
 def _started(jobs: Sequence[Job], which: frozenset[JobId]) -> tuple[Job, ...]:

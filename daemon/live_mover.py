@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from ones.daemon.inbox import Inbox, Told
 from ones.daemon.learning import Learning, fits
 from ones.daemon.metrics import Metrics
+from ones.daemon.move_journal import keep_move, new_move, open_moves, words
 from ones.daemon.store import Store
 from ones.daemon.wire import Live, LiveOrder, LivePart
 from ones.policies.guard import Move
@@ -58,11 +59,7 @@ class LiveMover:
 
     def open(self) -> list[LiveMove]:
         """The live moves under way, oldest first."""
-        rows = self._store.rows(
-            "SELECT record FROM moves WHERE open = 1"
-            " AND json_extract(record, '$.kind') = 'live' ORDER BY id"
-        )
-        return [LiveMove.from_json(row["record"]) for row in rows]
+        return [LiveMove.from_json(text) for text in open_moves(self._store, live=True)]
 
     def able(self, record: JobRecord) -> bool:
         """Whether the job can be resized live now, by the fresh word of its launcher."""
@@ -91,9 +88,7 @@ class LiveMover:
         assert move.target is not None, "only a preempt has none"
         now = self._clock()
         with self._store.transaction():
-            number = self._store.write(
-                "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '{}')", record.id, now
-            )
+            number = new_move(self._store, record.id, now=now)
             begun = LiveMove(
                 id=number,
                 job=record.id,
@@ -103,9 +98,8 @@ class LiveMover:
                 reason=move.reason,
                 begun_at=now,
             )
-            self._write(begun)
-        parts = ", ".join(f"{gpus} on {node}" for node, gpus in move.target.gpus_on)
-        log.info("job %d: live to %s: %s", record.id, parts, move.reason)
+            keep_move(self._store, begun, now=now)
+        log.info("job %d: live to %s: %s", record.id, words(move.target), move.reason)
 
     def order(self, job: int, record: JobRecord | None) -> LiveOrder | None:
         """What the launcher of a job is to do now, as the journal has it."""
@@ -224,7 +218,7 @@ class LiveMover:
 
     def _record(self, before: LiveMove, after: LiveMove, record: JobRecord | None) -> None:
         with self._store.transaction():
-            self._write(after)
+            keep_move(self._store, after, now=self._clock())
             if after.outcome == "done" and record is not None:
                 self._store.write(
                     "UPDATE leases SET gpus = ?, batch = coalesce(?, batch) WHERE job = ?",
@@ -251,16 +245,6 @@ class LiveMover:
         assert isinstance(live, Live)
         if live.order == move.order.number and live.pause is not None:
             self._learning.live_cost(record, live.pause, at=self._clock())
-
-    def _write(self, move: LiveMove) -> None:
-        ended = self._clock() if move.outcome else None
-        self._store.write(
-            "UPDATE moves SET record = ?, open = ?, ended = ? WHERE id = ?",
-            move.to_json(),
-            0 if move.outcome else 1,
-            ended,
-            move.id,
-        )
 
 
 def _ended(snapshot: Snapshot) -> dict[int, dict[int, str]]:

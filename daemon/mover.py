@@ -15,6 +15,7 @@ from ones.daemon.filling import Filling
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning, fits
 from ones.daemon.metrics import Metrics
+from ones.daemon.move_journal import keep_move, new_move, open_moves, words
 from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import Job, Placement
@@ -56,11 +57,7 @@ class Mover:
 
     def open(self) -> list[MoveRecord]:
         """The moves under way, oldest first."""
-        rows = self._store.rows(
-            "SELECT record FROM moves WHERE open = 1"
-            " AND json_extract(record, '$.kind') <> 'live' ORDER BY id"
-        )
-        return [MoveRecord.from_json(row["record"]) for row in rows]
+        return [MoveRecord.from_json(text) for text in open_moves(self._store, live=False)]
 
     def begin(
         self,
@@ -84,9 +81,7 @@ class Mover:
             return
         now = self._clock()
         with self._store.transaction():
-            number = self._store.write(
-                "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '{}')", record.id, now
-            )
+            number = new_move(self._store, record.id, now=now)
             begun = MoveRecord(
                 id=number,
                 job=record.id,
@@ -99,8 +94,8 @@ class Mover:
                 reason=move.reason,
                 begun_at=now,
             )
-            self._write(begun)
-        log.info("job %d: %s to %s: %s", record.id, move.kind, _words(move.target), move.reason)
+            keep_move(self._store, begun, now=now)
+        log.info("job %d: %s to %s: %s", record.id, move.kind, words(move.target), move.reason)
         if move.target is not None:
             self._lease(job, move.target, move.batch)
 
@@ -183,22 +178,12 @@ class Mover:
         if after == before:
             return
         with self._store.transaction():
-            self._write(after)
+            keep_move(self._store, after, now=self._clock())
             self._hold(after)
         if after.outcome and not before.outcome:
             log.info("job %d: %s: %s", after.job, after.kind, after.outcome)
             short = after.outcome.split(":")[0]
             self._metrics.moves.labels(kind=after.kind, outcome=short).inc()
-
-    def _write(self, move: MoveRecord) -> None:
-        ended = self._clock() if move.outcome else None
-        self._store.write(
-            "UPDATE moves SET record = ?, open = ?, ended = ? WHERE id = ?",
-            move.to_json(),
-            0 if move.outcome else 1,
-            ended,
-            move.id,
-        )
 
     def _hold(self, move: MoveRecord) -> None:
         """Keep the table that ones-release reads: the jobs that we hold, and held."""
@@ -221,9 +206,3 @@ class Mover:
 def _free(snapshot: Snapshot) -> Mapping[str, int]:
     """GPUs that Slurm itself says are free: capacity is free only when Slurm says so."""
     return {node.name: node.gpus - node.gpus_used for node in snapshot.nodes.values() if node.gpus}
-
-
-def _words(target: Placement | None) -> str:
-    if target is None:
-        return "nothing"
-    return ", ".join(f"{gpus} on {node}" for node, gpus in target.gpus_on)

@@ -130,8 +130,9 @@ def seconds_left_on(
 
 def move_cost(job: Job, outlook: Outlook, target: Placement | None) -> Seconds:
     """What going to `target` costs a running job: a restart, unless what it keeps is part of it."""
-    live = job.keeps is not None and target is not None and target.covers(job.keeps)
-    return outlook.live_cost if live and outlook.live_cost is not None else outlook.restart_cost
+    if outlook.live_cost is not None and job.goes_live(target):
+        return outlook.live_cost
+    return outlook.restart_cost
 
 
 def by_name(nodes: Sequence[Node]) -> dict[str, Node]:

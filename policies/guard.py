@@ -169,7 +169,7 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
         return "" if job.startable else "it waits for a reason of its own"
     if reason := _unmovable(problem, job, history, limits):
         return reason
-    restarts = job.keeps is not None and not (move.target and move.target.covers(job.keeps))
+    restarts = job.keeps is not None and not job.goes_live(move.target)
     if restarts and (reason := _unmovable(problem, replace(job, keeps=None), history, limits)):
         return reason
     if move.kind == "preempt" and job.waited > limits.max_wait:

@@ -78,7 +78,7 @@ def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None
     if job.fixed:
         raise PlanError(f"job {job.id} is moved but fixed: {job.fixed}", job=job.id)
     placement = assignment.placement
-    live = job.keeps is not None and placement.covers(job.keeps)
+    live = job.goes_live(placement)
     if (job.uneven or live) and placement.gpus not in job.sizes:
         raise PlanError(
             f"job {job.id} does not accept {placement.gpus} GPUs, only {job.sizes}", job=job.id

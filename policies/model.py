@@ -159,6 +159,10 @@ class Job:
     share: bool = False  # it runs on half of the one GPU that `placement` names
     beside: JobId | None = None  # who has the other half, opted in or not; None: nobody
 
+    def goes_live(self, target: Placement | None) -> bool:
+        """Whether it gets there without a restart: what it keeps is part of the target."""
+        return self.keeps is not None and target is not None and target.covers(self.keeps)
+
 
 class Speed(Protocol):
     """Learnt speed of one job. Arrays broadcast against each other."""
