@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.sacct import sacct_rows
 from ones.slurm_ext.tres import gpus_by_type, shards_in
 
 _COLUMNS = ("JobIDRaw", "Restarts", "Start", "End", "State", "AllocTRES", "NodeList")
-JOBS_A_CALL = 5000  # keeps the command line far below what the kernel takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,33 +27,14 @@ class Run:
 
 def runs_of(commands: Commands, jobs: Iterable[int]) -> list[Run]:
     """All runs of these jobs, by job and time. Raises SlurmError."""
-    wanted = sorted(set(jobs))
-    runs: list[Run] = []
-    for at in range(0, len(wanted), JOBS_A_CALL):
-        runs += _read(commands, wanted[at : at + JOBS_A_CALL])
+    rows = sacct_rows(commands, jobs, _COLUMNS, "--allocations")
+    runs = [run for row in rows if (run := _run(row)) is not None]
     return sorted(runs, key=lambda run: (run.job, run.ordinal, run.started))
 
 
-def _read(commands: Commands, jobs: Sequence[int]) -> list[Run]:
-    text = commands.run(
-        "sacct",
-        "--duplicates",
-        "--parsable2",
-        "--noheader",
-        "--allocations",
-        "--allusers",
-        "--jobs=" + ",".join(map(str, jobs)),
-        "--format=" + ",".join(_COLUMNS),
-    )
-    return [run for line in text.splitlines() if (run := _run(line)) is not None]
-
-
-def _run(line: str) -> Run | None:
+def _run(row: Mapping[str, str]) -> Run | None:
     """None for a record that never ran: pending, or cancelled while it was."""
-    fields = line.split("|")
-    if len(fields) != len(_COLUMNS):
-        raise SlurmError("sacct", f"a line has {len(fields)} fields, not {len(_COLUMNS)}")
-    job, restarts, start, end, state, tres, nodes = fields
+    job, restarts, start, end, state, tres, nodes = (row[name] for name in _COLUMNS)
     if not (job.isdecimal() and start.isdecimal()):
         return None
     totals = gpus_by_type(tres)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.sacct import sacct_rows
 
 _COLUMNS = (
     "JobIDRaw",
@@ -24,7 +24,6 @@ _COLUMNS = (
     "MaxRSS",
     "TimelimitRaw",
 )
-JOBS_A_CALL = 5000
 KIB = {"": 1 / 1024, "K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3, "P": 1024.0**4}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)B?([cn]?)", re.IGNORECASE)
 _TIME = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+(?:\.[0-9]+)?)")
@@ -53,30 +52,9 @@ class Usage:
 
 def usage_of(commands: Commands, jobs: Iterable[int]) -> list[Usage]:
     """The ended runs of these jobs. Raises SlurmError."""
-    wanted = sorted(set(jobs))
-    found: list[Usage] = []
-    for at in range(0, len(wanted), JOBS_A_CALL):
-        found += _read(commands, wanted[at : at + JOBS_A_CALL])
-    return found
-
-
-def _read(commands: Commands, jobs: Sequence[int]) -> list[Usage]:
-    text = commands.run(
-        "sacct",
-        "--duplicates",
-        "--parsable2",
-        "--noheader",
-        "--allusers",
-        "--jobs=" + ",".join(map(str, jobs)),
-        "--format=" + ",".join(_COLUMNS),
-    )
     runs: list[Usage] = []
     ended = False  # whether the steps that follow are those of the last run in the list
-    for line in text.splitlines():
-        fields = line.split("|")
-        if len(fields) != len(_COLUMNS):
-            raise SlurmError("sacct", f"a line has {len(fields)} fields, not {len(_COLUMNS)}")
-        of = dict(zip(_COLUMNS, fields, strict=True))
+    for of in sacct_rows(commands, jobs, _COLUMNS):
         if of["JobIDRaw"].isdecimal():
             run = _run(of)
             ended = run is not None
