@@ -1,0 +1,113 @@
+"""The recipes of docs/recipes.md on a real Slurm: resized by restart, and not a sample lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from steering import Steering
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = 1500  # of an epoch of the examples
+PATH = "/opt/recipes/bin:/opt/ones/bin:/usr/bin:/bin"
+
+
+@dataclass
+class Recipes:
+    """onesd with a policy that does as a file says, and the examples with their steps counted."""
+
+    steering: Steering
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.steering.cluster
+
+    def submit(self, example: str, *words: str, sizes: str, gpus: int, **variables: str) -> int:
+        export = ",".join(f"{name}={value}" for name, value in ({"PATH": PATH} | variables).items())
+        options = [f"--elastic={sizes}", f"--gpus={gpus}", f"--ntasks={gpus}"]
+        script = f"/home/recipes/{example}.sbatch"
+        return self.steering.submit("alice", *options, f"--export=ALL,{export}", script, *words)
+
+    def resize(self, job: int, gpus: int, *, steps: int = 3) -> None:
+        """Have the job run at this size, and wait until it has done steps there."""
+        put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
+        self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
+
+        def trained() -> bool:
+            at_size = [line for line in self.account(job) if line["workers"] == gpus]
+            return len(at_size) >= steps * gpus
+
+        self.cluster.eventually(trained, within=120, what=f"job {job} training on {gpus} GPUs")
+
+    def account(self, job: int, user: str = "alice") -> list[dict[str, Any]]:
+        """What the workers wrote: their samples of each step."""
+        text = self.cluster.run("ctl", f"cat /home/{user}/seen-{job}/*", check=False).stdout
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def lasting(self, job: int) -> list[dict[str, Any]]:
+        """The lines of steps that were not done again, by a later run from its checkpoint."""
+        lines = self.account(job)
+        begins: dict[int, int] = {}
+        for line in lines:
+            run = line["restarts"]
+            begins[run] = min(line["at"], begins.get(run, line["at"]))
+        return [
+            line
+            for line in lines
+            if all(line["at"] < at for run, at in begins.items() if run > line["restarts"])
+        ]
+
+    def ends(self, job: int, *, sizes: list[int]) -> dict[str, Any]:
+        """The job completes, having run at these sizes, and ONES knows of its progress."""
+        self.steering.wait(job, ["COMPLETED"], within=180)
+        life: dict[str, Any] = self.steering.ask("job", str(job))
+        assert [run["gpus"] for run in life["runs"]] == sizes
+        assert {move["outcome"] for move in life["moves"]} == {"done"}
+        result = self.steering.result("alice", job)
+        assert life["samples"] == result["samples"], life
+        return result
+
+
+@pytest.fixture
+def recipes(cluster: Cluster) -> Iterator[Recipes]:
+    if cluster.run("ctl", "test -x /opt/recipes/bin/python", check=False).returncode:
+        pytest.skip("the image has no Lightning and the like: set ONES_CLUSTER_RECIPES=1")
+    steering = Steering(cluster)
+    steering.prepare()
+    cluster.run("ctl", "rm -rf /home/recipes; mkdir /home/recipes; rm -f /run/ones/asked.json")
+    to = f"{cluster.name}-ctl:/home/recipes/"
+    for source in (f"{ROOT}/docs/examples", *map(str, (ROOT / "docs/examples").glob("*.sbatch"))):
+        subprocess.run(["docker", "cp", "--quiet", source, to], check=True)
+    counted = "for each in examples/*.py; do cp /home/jobs/counted.py $(basename $each); done"
+    cluster.run("ctl", f"cd /home/recipes && {counted}")
+    steering.start_steered(policy="asked")
+    yield Recipes(steering)
+    steering.prepare()
+
+
+def each_sample_once(lines: list[dict[str, Any]], epochs: int) -> None:
+    for epoch in range(epochs):
+        seen = Counter(number for line in lines if line["epoch"] == epoch for number in line["ids"])
+        assert seen == Counter(range(SAMPLES)), f"epoch {epoch}"
+
+
+def test_lightning_goes_on_at_another_size_and_sees_each_sample_once(recipes: Recipes) -> None:
+    epochs = 60
+    job = recipes.submit("lightning_digits", f"--epochs={epochs}", sizes="1-4", gpus=2)
+    recipes.resize(job, 2)
+    recipes.resize(job, 3)
+    recipes.resize(job, 1)
+    result = recipes.ends(job, sizes=[2, 3, 1])
+    assert result["samples"] == epochs * SAMPLES
+    each_sample_once(recipes.lasting(job), epochs)
