@@ -34,10 +34,12 @@ class Recipes:
         return self.steering.cluster
 
     def submit(self, example: str, *words: str, sizes: str, gpus: int, **variables: str) -> int:
-        export = ",".join(f"{name}={value}" for name, value in ({"PATH": PATH} | variables).items())
+        # Not by --export, with which slurmd would ask the node for the user's login environment.
+        setting = [f"{name}={value}" for name, value in ({"PATH": PATH} | variables).items()]
         options = [f"--elastic={sizes}", f"--gpus={gpus}", f"--ntasks={gpus}"]
+        command = ["env", *setting, "sbatch", "--parsable", "--output=/home/%u/%j.out", *options]
         script = f"/home/recipes/{example}.sbatch"
-        return self.steering.submit("alice", *options, f"--export=ALL,{export}", script, *words)
+        return int(self.cluster.run("ctl", [*command, script, *words], "alice").stdout)
 
     def resize(self, job: int, gpus: int, *, steps: int = 3) -> None:
         """Have the job run at this size, and wait until it has done steps there."""
