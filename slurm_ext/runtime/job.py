@@ -328,6 +328,10 @@ class Job:
             self._report()
         return changed
 
+    def untimed(self) -> None:
+        """Say that what lies between the last step and here is no part of the next one's time."""
+        self._meter.resume()
+
     def listen_for_stop(self) -> None:
         """From here on save and leave when Slurm asks to stop; `epochs` does this by itself."""
         if self._heeds_stop:

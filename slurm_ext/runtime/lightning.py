@@ -143,6 +143,10 @@ class Elastic(Callback):  # type: ignore[misc,unused-ignore]
         self.steps += 1
         self.job.step(loss=outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
 
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.job.untimed()
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._next_epoch()
 

@@ -104,12 +104,26 @@ def each_sample_once(lines: list[dict[str, Any]], epochs: int) -> None:
         assert seen == Counter(range(SAMPLES)), f"epoch {epoch}"
 
 
-def test_lightning_goes_on_at_another_size_and_sees_each_sample_once(recipes: Recipes) -> None:
-    epochs = 60
-    job = recipes.submit("lightning_digits", f"--epochs={epochs}", sizes="1-4", gpus=2)
+@pytest.mark.parametrize("example", ["lightning_digits", "accelerate_digits"])
+def test_with_our_loader_each_sample_is_seen_once_at_any_sizes(
+    recipes: Recipes, example: str
+) -> None:
+    epochs = 9
+    job = recipes.submit(example, f"--epochs={epochs}", sizes="1-4", gpus=2)
     recipes.resize(job, 2)
     recipes.resize(job, 3)
     recipes.resize(job, 1)
     result = recipes.ends(job, sizes=[2, 3, 1])
+    assert result["samples"] == epochs * SAMPLES
+    each_sample_once(recipes.lasting(job), epochs)
+
+
+def test_a_trainer_goes_on_at_sizes_that_divide_its_batch(recipes: Recipes) -> None:
+    epochs = 9
+    job = recipes.submit("trainer_digits", f"--epochs={epochs}", sizes="1,2,4", gpus=2)
+    recipes.resize(job, 2)
+    recipes.resize(job, 4)
+    recipes.resize(job, 1)
+    result = recipes.ends(job, sizes=[2, 4, 1])
     assert result["samples"] == epochs * SAMPLES
     each_sample_once(recipes.lasting(job), epochs)

@@ -16,7 +16,6 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from ones.slurm_ext.runtime.job import Job
 
-PASSES = int(os.environ.get("COUNTED_PASSES", "1"))  # batches in a step
 fetched: deque[list[int]] = deque()
 fetch, step = _MapDatasetFetcher.fetch, Job.step
 job = os.environ.get("SLURM_JOB_ID", "0")
@@ -30,12 +29,15 @@ def counted_fetch(self, numbers):
 
 
 def counted_step(self, **options):
-    epoch, at, share = self.epoch, self.samples, self._weight()
-    ids = [number for _ in range(PASSES) for number in fetched.popleft()]
+    epoch, at = self.epoch, self.samples
+    begin, end = self._cut.share(self._moment.progress.position)
+    ids = fetched.popleft()  # one sample where this worker has no share
+    while len(ids) < end - begin:
+        ids += fetched.popleft()
     try:
         return step(self, **options)
     finally:
-        if self.samples > at and share:
+        if self.samples > at and end > begin:
             line = {"epoch": epoch, "at": at, "ids": ids, "workers": self.world_size}
             account.write(json.dumps({**line, "restarts": restarts}) + "\n")
 
