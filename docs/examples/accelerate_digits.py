@@ -1,7 +1,8 @@
 """Learn handwritten digits with Accelerate, on as many GPUs as the job has just now.
 
-A loop of one's own with Accelerate's precision, backward pass and checkpoints; what makes it resizable
-are the lines with `job` in them. It runs in a Slurm job under ones-run, and by itself.
+A loop of one's own with Accelerate's precision, backward pass and checkpoints; what makes it
+resizable are the lines with `job` in them. It runs in a Slurm job under ones-run, and by itself:
+python accelerate_digits.py
 """
 
 import argparse

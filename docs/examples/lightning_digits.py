@@ -1,7 +1,7 @@
 """Learn handwritten digits with PyTorch Lightning, on as many GPUs as the job has just now.
 
-Plain Lightning, but for the lines with `elastic` in them. It runs in a Slurm job under ones-run, and by
-itself: python lightning_digits.py
+Plain Lightning, but for the lines with `elastic` in them. It runs in a Slurm job under ones-run,
+and by itself: python lightning_digits.py
 """
 
 import argparse

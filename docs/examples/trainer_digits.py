@@ -1,7 +1,7 @@
 """Learn handwritten digits with Hugging Face's Trainer, on as many GPUs as the job has just now.
 
-A plain Trainer, but for the lines with `elastic` in them. It runs in a Slurm job under ones-run, and by
-itself: python trainer_digits.py
+A plain Trainer, but for the lines with `elastic` in them. It runs in a Slurm job under ones-run,
+and by itself: python trainer_digits.py
 """
 
 import argparse

@@ -84,7 +84,7 @@ class Checkpoints:
         return self._complete(moment, {"bytes": measured.bytes, "crc32": measured.crc32})
 
     def begin(self, moment: Moment) -> Path | None:
-        """An empty folder for the files of this moment; None where its checkpoint stands already."""
+        """An empty folder for this moment's files; None where its checkpoint stands already."""
         target = self.path(moment)
         if _read(target) is not None:
             return None

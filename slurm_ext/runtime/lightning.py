@@ -4,8 +4,8 @@
     trainer = L.Trainer(max_epochs=20, callbacks=[elastic], **elastic.here)
     trainer.fit(module, elastic.loader(dataset, batch_size=128), ckpt_path=elastic.checkpoint)
 
-Lightning keeps its loop, its checkpoints' content and its DistributedDataParallel. Ours are the place
-among the workers, the samples of each step, and when a checkpoint is written.
+Lightning keeps its loop, what is in its checkpoints and its DistributedDataParallel. Ours are the
+place among the workers, the samples of each step, and when a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Elastic(Callback):  # type: ignore[misc,unused-ignore]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.accumulate_grad_batches != 1:
             raise UsageFault(
-                "accumulate_grad_batches can't be used with Elastic, whose batch size is that of all"
-                " GPUs together; leave it out"
+                "accumulate_grad_batches can't be used with Elastic, whose batch size is that of"
+                " all GPUs together; leave it out"
             )
         if trainer.world_size != self.job.world_size:
             raise UsageFault(
@@ -157,5 +157,3 @@ class Elastic(Callback):  # type: ignore[misc,unused-ignore]
     def _next_epoch(self) -> None:
         self.steps = 0
         next(self._epochs, None)
-
-

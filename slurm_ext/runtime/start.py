@@ -124,7 +124,7 @@ def _find(kept: Checkpoints, environment: Environment, *, given: bool) -> Checkp
 def _shared(
     framework: Framework, found: Checkpoint | None, seed: int
 ) -> tuple[Moment, Path | None]:
-    """Rank 0's moment, and where it was found, on every worker: only rank 0 has looked at the disk."""
+    """On every worker the moment, and where it was found: only rank 0 has looked at the disk."""
     mine = found.moment if found is not None else Moment(progress=Progress(), seed=seed)
     path = str(found.path) if found is not None else ""
     moment, path = json.loads(framework.share(json.dumps([asdict(mine), path]).encode()))

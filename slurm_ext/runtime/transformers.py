@@ -5,8 +5,8 @@
     trainer = Trainer(model, arguments, train_dataset=..., callbacks=[elastic])
     trainer.train(resume_from_checkpoint=elastic.checkpoint)
 
-The Trainer keeps its loop, its data and its checkpoints. It goes on in an epoch by leaving out as many
-batches as it has done steps, so the batch of all GPUs together is the same at every size.
+The Trainer keeps its loop, its data and its checkpoints. It goes on in an epoch by leaving out as
+many batches as it has done steps, so the batch of all GPUs together is the same at every size.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WHERE = "trainer.json"  # in our checkpoint: which one of the Trainer's belongs 
 class Elastic(TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Joins the job, and then keeps it and a Trainer together.
 
-    `batch_size` is that of all GPUs together; where a GPU holds fewer than its share, say how many by
-    `most_per_gpu`, and gradients are added up. The other arguments are those of `ones.init`.
+    `batch_size` is that of all GPUs together; where a GPU holds fewer than its share, say how many
+    by `most_per_gpu`, and gradients are added up. The other arguments are those of `ones.init`.
     """
 
     def __init__(self, batch_size: int, *, most_per_gpu: int | None = None, **options: Any) -> None:
@@ -49,8 +49,8 @@ class Elastic(TrainerCallback):  # type: ignore[misc,unused-ignore]
         share, rest = divmod(self._batch, self.job.world_size)
         if rest or not share:
             raise UsageFault(
-                f"a batch of {self._batch} can't be cut into {self.job.world_size} equal parts, which"
-                " the Trainer needs; submit with sizes that divide it, as --elastic=1,2,4"
+                f"a batch of {self._batch} can't be cut into {self.job.world_size} equal parts,"
+                " which the Trainer needs; submit with sizes that divide it, as --elastic=1,2,4"
             )
         most = self._most_per_gpu or share
         passes = next(n for n in range(1, share + 1) if share % n == 0 and share // n <= most)
@@ -71,7 +71,7 @@ class Elastic(TrainerCallback):  # type: ignore[misc,unused-ignore]
 
     @property
     def checkpoint(self) -> str | None:
-        """What `train` needs as resume_from_checkpoint: where the run before this one has got to."""
+        """What `train` needs as resume_from_checkpoint: where the run before has got to."""
         found = self.job.checkpoint
         if found is None:
             return None

@@ -20,7 +20,13 @@ pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = 1500  # of an epoch of the examples
+EPOCHS = 9
 PATH = "/opt/recipes/bin:/opt/ones/bin:/usr/bin:/bin"
+
+RESULT = """
+import json, sys, submitit
+print(json.dumps(submitit.SlurmJob("submitit", sys.argv[1]).result()))
+"""
 
 
 @dataclass
@@ -52,6 +58,17 @@ class Recipes:
 
         self.cluster.eventually(trained, within=120, what=f"job {job} training on {gpus} GPUs")
 
+    def reported(self, job: int) -> dict[str, Any]:
+        """What ONES says of a running job, once it knows something."""
+        found: dict[str, Any] = {}
+
+        def told() -> bool:
+            found.update(*(one for one in self.steering.ask("jobs")["jobs"] if one["job"] == job))
+            return bool(found.get("samples_per_second")) and found["loss"] is not None
+
+        self.cluster.eventually(told, within=30, what=f"progress of job {job}")
+        return found
+
     def account(self, job: int, user: str = "alice") -> list[dict[str, Any]]:
         """What the workers wrote: their samples of each step."""
         text = self.cluster.run("ctl", f"cat /home/{user}/seen-{job}/*", check=False).stdout
@@ -70,15 +87,12 @@ class Recipes:
             if all(line["at"] < at for run, at in begins.items() if run > line["restarts"])
         ]
 
-    def ends(self, job: int, *, sizes: list[int]) -> dict[str, Any]:
-        """The job completes, having run at these sizes, and ONES knows of its progress."""
+    def ends(self, job: int, *, sizes: list[int]) -> None:
+        """The job completes, having run at these sizes and no others."""
         self.steering.wait(job, ["COMPLETED"], within=180)
         life: dict[str, Any] = self.steering.ask("job", str(job))
         assert [run["gpus"] for run in life["runs"]] == sizes
         assert {move["outcome"] for move in life["moves"]} == {"done"}
-        result = self.steering.result("alice", job)
-        assert life["samples"] == result["samples"], life
-        return result
 
 
 @pytest.fixture
@@ -98,32 +112,71 @@ def recipes(cluster: Cluster) -> Iterator[Recipes]:
     steering.prepare()
 
 
-def each_sample_once(lines: list[dict[str, Any]], epochs: int) -> None:
-    for epoch in range(epochs):
+def each_sample_once(lines: list[dict[str, Any]]) -> None:
+    for epoch in range(EPOCHS):
         seen = Counter(number for line in lines if line["epoch"] == epoch for number in line["ids"])
         assert seen == Counter(range(SAMPLES)), f"epoch {epoch}"
+
+
+def check(recipes: Recipes, job: int, *, sizes: list[int], files: bool = True) -> None:
+    """Move a job through these sizes; then it has seen each sample of each epoch once."""
+    for gpus in sizes:
+        recipes.resize(job, gpus)
+    told = recipes.reported(job)
+    assert (told["gpus"], told["total_samples"]) == (sizes[-1], EPOCHS * SAMPLES)
+    recipes.ends(job, sizes=sizes)
+    each_sample_once(recipes.lasting(job))
+    if files:
+        result = recipes.steering.result("alice", job)
+        assert (result["samples"], result["gpus"]) == (EPOCHS * SAMPLES, sizes[-1])
 
 
 @pytest.mark.parametrize("example", ["lightning_digits", "accelerate_digits"])
 def test_with_our_loader_each_sample_is_seen_once_at_any_sizes(
     recipes: Recipes, example: str
 ) -> None:
-    epochs = 9
-    job = recipes.submit(example, f"--epochs={epochs}", sizes="1-4", gpus=2)
-    recipes.resize(job, 2)
-    recipes.resize(job, 3)
-    recipes.resize(job, 1)
-    result = recipes.ends(job, sizes=[2, 3, 1])
-    assert result["samples"] == epochs * SAMPLES
-    each_sample_once(recipes.lasting(job), epochs)
+    job = recipes.submit(example, f"--epochs={EPOCHS}", sizes="1-4", gpus=2)
+    check(recipes, job, sizes=[2, 3, 1])
 
 
 def test_a_trainer_goes_on_at_sizes_that_divide_its_batch(recipes: Recipes) -> None:
-    epochs = 9
-    job = recipes.submit("trainer_digits", f"--epochs={epochs}", sizes="1,2,4", gpus=2)
-    recipes.resize(job, 2)
-    recipes.resize(job, 4)
+    job = recipes.submit("trainer_digits", f"--epochs={EPOCHS}", sizes="1,2,4", gpus=2)
+    check(recipes, job, sizes=[2, 4, 1])
+
+
+def test_a_function_that_submitit_has_pickled_goes_on_at_another_size(recipes: Recipes) -> None:
+    command = ["env", f"PATH={PATH}", "python", "/home/recipes/submitit_digits.py"]
+    done = recipes.cluster.run("ctl", [*command, f"--epochs={EPOCHS}"], "alice")
+    job = int(done.stdout)
+    check(recipes, job, sizes=[2, 3, 1], files=False)
+    # Its own result is what submitit gives to whoever waits for the job.
+    result = recipes.cluster.run("ctl", [*command[:3], "-c", RESULT, str(job)], "alice")
+    assert json.loads(result.stdout)["samples"] == EPOCHS * SAMPLES
+
+
+def test_submitits_own_signal_has_the_job_start_again_and_go_on(recipes: Recipes) -> None:
+    command = ["env", f"PATH={PATH}", "python", "/home/recipes/submitit_digits.py"]
+    done = recipes.cluster.run("ctl", [*command, f"--epochs={EPOCHS}"], "alice")
+    job = int(done.stdout)
     recipes.resize(job, 1)
-    result = recipes.ends(job, sizes=[2, 4, 1])
-    assert result["samples"] == epochs * SAMPLES
-    each_sample_once(recipes.lasting(job), epochs)
+    assert {line["restarts"] for line in recipes.account(job)} == {0}
+    recipes.cluster.run("ctl", ["scancel", "--signal=USR2", str(job)], "alice")
+    recipes.cluster.eventually(
+        lambda: any(line["restarts"] for line in recipes.account(job)),
+        within=120,
+        what="the job started again by submitit",
+    )
+    recipes.steering.wait(job, ["COMPLETED"], within=180)
+    each_sample_once(recipes.lasting(job))
+
+
+@pytest.mark.parametrize("example", ["lightning", "trainer", "accelerate", "submitit"])
+def test_without_slurm_and_ones_the_example_learns_by_itself(
+    recipes: Recipes, example: str
+) -> None:
+    command = ["env", "PATH=/opt/recipes/bin", "python"]
+    script = f"/home/recipes/examples/{example}_digits.py"
+    done = recipes.cluster.run("n4", [*command, script, "--epochs=2"], "alice", timeout=120)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["samples"] == 2 * SAMPLES
+    assert result["gpus"] == 1
