@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -20,10 +19,7 @@ from listening_agent import ListeningAgent
 from ones.daemon.wire import Checkpoint, Report
 from ones.slurm_ext.runtime.reporting import Reporter
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="PyTorch is not installed here; the cluster tests run the same with the image's",
-)
+pytestmark = pytest.mark.torch
 SAMPLES, EPOCHS, BATCH = 103, 4, 16
 SCRIPT = """
 import json, os, sys, time
