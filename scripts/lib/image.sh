@@ -23,6 +23,7 @@ base_inputs() {
     context "$image_dir"/{base.Dockerfile,base-packages,install-packages,make-accounts,accounts,lib.sh} \
         "$image_dir"/etc/{slurmdbd.conf,mariadb.cnf}
 }
+recipes_inputs() { context "$image_dir"/recipes.Dockerfile "$image_dir"/recipes-packages; }
 pyslurm_inputs() { context "$image_dir/pyslurm.Dockerfile" slurm_ext/pyslurm_build; }
 slurm_inputs() {
     context setup.cfg pyproject.toml LICENSE policies estimator slurm_ext daemon tests/emulation \
@@ -127,7 +128,7 @@ build_layer() {
 
 # build_image: sets $image to the name of an image of the working tree as it is now.
 build_image() {
-    local base pyslurm scratch lock
+    local base pyslurm recipes scratch lock
     # One build at a time on this host: a second caller finds the layers that the first one made.
     exec {lock}> "${TMPDIR:-/tmp}/ones-cluster-image.lock"
     flock "$lock"
@@ -143,6 +144,11 @@ build_image() {
         pyslurm=$(pack pyslurm "$base")
         build_layer pyslurm "$pyslurm" "BASE=$base"
         base=$pyslurm
+    fi
+    if [[ ${ONES_CLUSTER_RECIPES:-0} == 1 ]]; then
+        recipes=$(pack recipes "$base")
+        build_layer recipes "$recipes" "BASE=$base"
+        base=$recipes
     fi
     image=$(pack slurm "$base")
     build_layer slurm "$image" "BASE=$base"

@@ -74,23 +74,45 @@ class Checkpoints:
 
         Raises OSError when it could not be written; what was there before is untouched then.
         """
-        target = self.folder / f"{moment.progress.samples:015d}"
-        if _read(target) is not None:
-            return target
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(".*.writing"):
-            shutil.rmtree(leftover)
-        draft = self.folder / f".{target.name}.writing"
-        draft.mkdir()
+        draft = self.begin(moment)
+        if draft is None:
+            return self.path(moment)
         with (draft / STATE).open("wb") as file:
             measured = _Measured(file)
             write(measured)
             _flush(file)
+        return self._complete(moment, {"bytes": measured.bytes, "crc32": measured.crc32})
+
+    def begin(self, moment: Moment) -> Path | None:
+        """An empty folder for this moment's files; None where its checkpoint stands already."""
+        target = self.path(moment)
+        if _read(target) is not None:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(".*.writing"):
+            shutil.rmtree(leftover)
+        draft = self._draft(moment)
+        draft.mkdir()
+        return draft
+
+    def complete(self, moment: Moment) -> Path:
+        """Let the checkpoint exist whose folder was begun for this moment and is full by now."""
+        draft, sizes = self._draft(moment), {}
+        for path in sorted(draft.rglob("*")):
+            if path.is_dir():
+                _flush_folder(path)
+                continue
+            with path.open("rb+") as file:
+                _flush(file)
+            sizes[str(path.relative_to(draft))] = path.stat().st_size
+        return self._complete(moment, {"files": sizes})
+
+    def _complete(self, moment: Moment, measured: Mapping[str, Any]) -> Path:
+        target, draft = self.path(moment), self._draft(moment)
         manifest = {
             "version": VERSION,
             "saved": time.time(),
-            "bytes": measured.bytes,
-            "crc32": measured.crc32,
+            **measured,
             "moment": asdict(moment),
         }
         with (draft / MANIFEST).open("wb") as file:
@@ -104,6 +126,13 @@ class Checkpoints:
         for old in self._folders()[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         return target
+
+    def path(self, moment: Moment) -> Path:
+        """Where the checkpoint of this moment is, or will be."""
+        return self.folder / f"{moment.progress.samples:015d}"
+
+    def _draft(self, moment: Moment) -> Path:
+        return self.folder / f".{self.path(moment).name}.writing"
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint; says of each newer one that it is damaged."""
@@ -135,6 +164,9 @@ def _read(folder: Path) -> Moment | None:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if manifest["version"] != VERSION:
             return None
+        if "files" in manifest:
+            sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
+            return moment_from(manifest["moment"]) if sizes == manifest["files"] else None
         with (folder / STATE).open("rb") as file:
             if os.fstat(file.fileno()).st_size != manifest["bytes"]:
                 return None

@@ -57,6 +57,10 @@ class Framework(Protocol):
         """The model, its gradients averaged over workers with their weights."""
         ...
 
+    def adopt(self, wrapped: Any, weight: Callable[[], float]) -> None:
+        """Average and measure the gradients of a model that somebody else has wrapped."""
+        ...
+
     def watch(self, samples: int) -> None:
         """Measure the gradients of the step to come, of so many samples; 0: don't. Collective."""
         ...
@@ -121,6 +125,9 @@ class PlainFramework:
 
     def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
         return model
+
+    def adopt(self, wrapped: Any, weight: Callable[[], float]) -> None:
+        pass
 
     def watch(self, samples: int) -> None:
         pass

@@ -8,11 +8,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
-from ones.slurm_ext.runtime.environment import Environment
+from ones.slurm_ext.runtime.environment import Environment, Place
 from ones.slurm_ext.runtime.framework import Framework, StateFault
 from ones.slurm_ext.runtime.gradients import NoiseMeter
 from ones.slurm_ext.runtime.learning_rate import Rule
@@ -52,6 +53,7 @@ class Job:
         checkpoint_seconds: float | None,
         found: Checkpoint | None,
         moment: Moment,
+        checkpoint: Path | None,
         rule: Rule,
         warmup_steps: int | None,
         live: Resizing | None = None,
@@ -87,9 +89,18 @@ class Job:
         self._asked_save_at: float | None = None
         self.resumed = moment.progress.samples > 0
         """Whether this run goes on from a checkpoint."""
+        self.checkpoint = checkpoint
+        """The folder of the checkpoint that this run goes on from, on every worker."""
+        self._saver: Callable[[Path], None] | None = None
+        self._deferring: Callable[[Request], None] | None = None
         if live is None and self.rank == 0:
             self._reporter = self._hear()
         self._report()
+
+    @property
+    def place(self) -> Place:
+        """This worker's place among the workers."""
+        return self._place
 
     @property
     def rank(self) -> int:
@@ -126,6 +137,12 @@ class Job:
     def steps_per_epoch(self) -> int:
         return self._cut.steps
 
+    @property
+    def steps_left(self) -> int:
+        """Steps of the present epoch that are still to do."""
+        cut = self._cut
+        return -(-(cut.samples - self._moment.progress.position) // cut.batch)
+
     def ddp(self, model: Any, **options: Any) -> Any:
         """The model, restored, and wrapped in DistributedDataParallel where there are others.
 
@@ -154,6 +171,29 @@ class Job:
             self._tracked.append(each)
             if hasattr(each, "param_groups") and hasattr(each, "register_step_pre_hook"):
                 self._framework.scale_rate(each, lambda: self._moment.ramp.factor)
+
+    def adopt(self, model: Any, *optimizers: Any) -> None:
+        """Look after a model that another library has restored and wrapped, in place of `ddp`.
+
+        Gradients are averaged and measured as `ddp` does; the optimizers' learning rates follow the
+        batch size, and their states are the other library's, as all the rest: see `saves_with`.
+        """
+        self._not_live("job.adopt()")
+        self._framework.adopt(model, self._weight)
+        for each in optimizers:
+            self._framework.scale_rate(each, lambda: self._moment.ramp.factor)
+
+    def saves_with(self, save: Callable[[Path], None]) -> None:
+        """Have `save(folder)` write checkpoints, called on all workers, in place of our own.
+
+        In the run that goes on from it, `checkpoint` is that folder.
+        """
+        self._not_live("job.saves_with()")
+        self._saver = save
+
+    def defers(self, call: Callable[[Request], None]) -> None:
+        """Have `call` told of a request; `fulfil` is then called a little later, by all workers."""
+        self._deferring = call
 
     def loader(
         self,
@@ -237,9 +277,7 @@ class Job:
         if self._live is not None:
             begins = self._live.join(self)
         self._report()
-        stops = self._live is None or self._live.at_base
-        if self._checkpoints is not None and stops:
-            self._requests.listen_for_stop()
+        self.listen_for_stop()
         while self._moment.progress.epoch < epochs:
             if self._live is not None:
                 self._live.between_epochs(self)
@@ -254,7 +292,7 @@ class Job:
         self._report()
         if self._live is not None:
             self._live.finish()
-        if self._checkpoints is not None and stops:
+        if self._heeds_stop:
             self._requests.ignore_stop()
 
     def step(self, *, loss: Any = None, accuracy: float | None = None) -> bool:
@@ -290,12 +328,32 @@ class Job:
             self._report()
         return changed
 
+    def untimed(self) -> None:
+        """Say that what lies between the last step and here is no part of the next one's time."""
+        self._meter.resume()
+
+    def listen_for_stop(self) -> None:
+        """From here on save and leave when Slurm asks to stop; `epochs` does this by itself."""
+        if self._heeds_stop:
+            self._requests.listen_for_stop()
+
     def close(self) -> None:
         """Say the last word and leave the other workers; done by itself at exit."""
         if self._reporter is not None:
             self._reporter.close()
             self._reporter = None
         self._framework.close()
+
+    @property
+    def _heeds_stop(self) -> bool:
+        return self._checkpoints is not None and (self._live is None or self._live.at_base)
+
+    def _not_live(self, what: str) -> None:
+        if self._live is not None:
+            raise UsageFault(
+                f"{what} leaves the state to another library, which can't hand it to new workers;"
+                " leave --live out"
+            )
 
     @property
     def _cut(self) -> Division:
@@ -377,12 +435,19 @@ class Job:
         return max(self._requests.pending, Request.CHECKPOINT if self._due() else Request.NOTHING)
 
     def _answer(self, request: Request) -> None:
+        if self._deferring is None:
+            self.fulfil(request)
+        else:
+            self._requests.clear(request)
+            self._deferring(request)
+
+    def fulfil(self, request: Request) -> None:
+        """Save, and leave where that was asked for. All workers do this at the same step."""
         now = time.monotonic()
         moved = self._asked_save_at is not None and now - self._asked_save_at < JUST_SAVED
         if self._checkpoints is not None and not (request is Request.STOP and moved):
             asked = not self._due()
-            if self.rank == 0:
-                self._save(self._checkpoints)
+            self._save(self._checkpoints)
             self._saved_at = time.monotonic()
             if asked:
                 self._asked_save_at = self._saved_at
@@ -401,23 +466,46 @@ class Job:
         self._moment = replace(
             self._moment, noise=self._noise.read(), declared=dict(self._declared)
         )
+        path = None
+        if self._saver is not None:
+            path = self._save_together(checkpoints, self._saver)
+        elif self.rank == 0:
+            path = self._save_alone(checkpoints)
+        if path is not None and self._reporter is not None:
+            self._reporter.confirm(samples=self.samples, path=str(path))
+
+    def _save_alone(self, checkpoints: Checkpoints) -> Path | None:
         state = {
             "models": [model.state_dict() for model in self._models],
             "tracked": [each.state_dict() for each in self._tracked],
         }
         try:
-            path = checkpoints.save(self._moment, lambda file: self._framework.dump(state, file))
+            return checkpoints.save(self._moment, lambda file: self._framework.dump(state, file))
         except OSError as fault:
             log.warning("ones: no checkpoint: %s; training goes on", fault)
-            return
-        if self._reporter is not None:
-            self._reporter.confirm(samples=self.samples, path=str(path))
+            return None
+
+    def _save_together(self, checkpoints: Checkpoints, save: Callable[[Path], None]) -> Path | None:
+        """Have all workers write; what rank 0 then makes of it is None on the others."""
+        draft = checkpoints.begin(self._moment) if self.rank == 0 else None
+        told = self._framework.share(str(draft or "").encode()).decode()
+        if told:
+            save(Path(told))
+            self._framework.barrier()
+        if self.rank:
+            return None
+        return checkpoints.complete(self._moment) if told else checkpoints.path(self._moment)
 
     def _kept(self, kind: str, index: int) -> Any:
         """The state of the model or object that was registered as the index-th."""
         if self._found is None:
             return None
         if self._restored is None:
+            if not self._found.state.exists():
+                raise StateFault(
+                    f"checkpoint {self._found.path} was written by job.saves_with()'s function, and"
+                    " not from job.ddp() and job.track(); use job.adopt(), or remove it"
+                )
             self._restored = self._framework.load(self._found.state)
         kept = self._restored[kind]
         if index >= len(kept):

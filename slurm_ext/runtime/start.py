@@ -51,7 +51,7 @@ def start(
     leads = environment.place.rank == 0 if live is None else live.leads
     if kept is not None and leads:
         found = _find(kept, environment, given=checkpoints is not None)
-    moment = _shared_moment(framework, found, seed)
+    moment, path = _shared(framework, found, seed)
     framework.seed(moment.seed)
     # Whoever reports may be signalled, and a worker that is not yet this far would die of it: a
     # script that met the others by itself comes here worker by worker.
@@ -72,6 +72,7 @@ def start(
         checkpoint_seconds=checkpoint_seconds,
         found=found,
         moment=moment,
+        checkpoint=path,
         rule=rule,
         warmup_steps=warmup_steps,
         live=live,
@@ -120,10 +121,14 @@ def _find(kept: Checkpoints, environment: Environment, *, given: bool) -> Checkp
     return found
 
 
-def _shared_moment(framework: Framework, found: Checkpoint | None, seed: int) -> Moment:
-    """Rank 0's moment on every worker: only it has looked at the disk."""
+def _shared(
+    framework: Framework, found: Checkpoint | None, seed: int
+) -> tuple[Moment, Path | None]:
+    """On every worker the moment, and where it was found: only rank 0 has looked at the disk."""
     mine = found.moment if found is not None else Moment(progress=Progress(), seed=seed)
-    return moment_from(json.loads(framework.share(json.dumps(asdict(mine)).encode())))
+    path = str(found.path) if found is not None else ""
+    moment, path = json.loads(framework.share(json.dumps([asdict(mine), path]).encode()))
+    return moment_from(moment), Path(path) if path else None
 
 
 def _process_start() -> float:

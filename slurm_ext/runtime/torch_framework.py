@@ -121,21 +121,28 @@ class TorchFramework:
             ) from None
 
     def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
+        if self._control is not None:
+            if self.device.type == "cuda":
+                options.setdefault("device_ids", [self.device.index])
+            model = torch.nn.parallel.DistributedDataParallel(model, **options)
+        self.adopt(model, weight)
+        return model
+
+    def adopt(self, wrapped: Any, weight: Callable[[], float]) -> None:
         norms = self._norms
         if self._control is None:
-            norms.add(model)
-            return model
+            norms.add(wrapped)
+            return
+        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
+            return  # whose gradients nobody can look at before they are averaged
         if not isinstance(norms, WorkersNorms):
             norms = self._norms = WorkersNorms()
-        if self.device.type == "cuda":
-            options.setdefault("device_ids", [self.device.index])
-        wrapped = torch.nn.parallel.DistributedDataParallel(model, **options)
+        model = wrapped.module
         norms.add(model)
         # A lambda, because torch looks at the annotations of a hook.
         wrapped.register_comm_hook(
             weight, lambda weight, bucket: norms.average(model, weight(), bucket)
         )
-        return wrapped
 
     def watch(self, samples: int) -> None:
         self._norms.watch(samples)

@@ -91,10 +91,14 @@ class Module:
 
     def __init__(self, *, parameters: int = 1) -> None:
         self.training = True
+        self.inner: list[Module] = []
         self._parameters = parameters
 
     def parameters(self) -> Any:
         return iter(range(self._parameters))
+
+    def modules(self) -> Any:
+        return iter([self, *self.inner])
 
 
 class World:
@@ -178,6 +182,12 @@ def test_validation_adds_no_samples(world: World) -> None:
     world.grad, world.model.training = True, False
     world.forward(500)
     world.model.training = True
+    assert world.step() == pytest.approx(TRUE)
+
+
+def test_a_wrapper_left_in_evaluation_mode_does_not_hide_the_model_in_it(world: World) -> None:
+    world.model.inner.append(Module())
+    world.model.training = False
     assert world.step() == pytest.approx(TRUE)
 
 

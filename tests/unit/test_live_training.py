@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -23,10 +22,7 @@ from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.live.base import JOIN
 from ones.slurm_ext.runtime.live.orders import OrderFault, order
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="PyTorch is not installed here, and live resizing is of PyTorch's processes",
-)
+pytestmark = pytest.mark.torch
 SAMPLES, EPOCHS, BATCH = 251, 6, 16
 SCRIPT = """
 import json, os, sys, time

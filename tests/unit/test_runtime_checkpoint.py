@@ -59,6 +59,23 @@ def test_a_checkpoint_of_a_release_that_measured_no_noise_is_gone_on_from(tmp_pa
     assert found.moment == replace(a_moment(150), noise=Smoothed(), declared={})
 
 
+def test_files_of_another_framework_are_found_whole_or_not_at_all(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for samples in (90, 150):
+        draft = checkpoints.begin(a_moment(samples))
+        assert draft is not None
+        (draft / "shards").mkdir()
+        (draft / "shards" / "0.bin").write_bytes(b"x" * samples)
+    assert checkpoints.latest() is None  # a draft is none, and the first one is gone
+    path = checkpoints.complete(a_moment(150))
+    found = checkpoints.latest()
+    assert found is not None
+    assert (found.path, found.moment) == (path, a_moment(150))
+    assert checkpoints.begin(a_moment(150)) is None
+    (path / "shards" / "0.bin").write_bytes(b"x" * 149)
+    assert checkpoints.latest() is None
+
+
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for samples in (10, 20, 30, 40):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import subprocess
@@ -17,9 +16,7 @@ from listening_agent import ListeningAgent
 from ones.daemon.wire import Report
 from ones.slurm_ext.runtime.gradients import ENOUGH, Gradients, Smoothed, interval
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed here"
-)
+needs_torch = pytest.mark.torch
 SUBMITTED, SAMPLES = 16, 320
 # The gradient of each sample is the sample itself, wherever training stands: so all is known.
 SCRIPT = f"""

@@ -123,7 +123,8 @@ class Pacer:
 
     def _trains(self, module: Any) -> bool:
         """Whether this outermost module is the model: no validation, loss or recomputation."""
-        if not (module.training and self._grad_enabled()):
+        # A wrapper may be left in evaluation mode around a model that trains, as Lightning does.
+        if not (self._grad_enabled() and any(each.training for each in module.modules())):
             return False
         if self._model is not None:
             return module is self._model

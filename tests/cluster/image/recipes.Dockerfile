@@ -1,0 +1,12 @@
+# The frameworks of docs/recipes.md, in an environment of their own that sees all of ours.
+ARG BASE
+FROM ${BASE}
+COPY tests/cluster/image/recipes-packages /etc/ones-build/
+RUN python3 -m venv --system-site-packages --without-pip /opt/recipes \
+ && echo 'import site; site.addsitedir("/opt/ones/lib/python3.13/site-packages")' \
+    > /opt/recipes/lib/python3.13/site-packages/ones.pth \
+ && printf '#!/opt/recipes/bin/python\nfrom ones.slurm_ext.runtime.launcher import main\nmain()\n' \
+    > /opt/recipes/bin/ones-run \
+ && chmod +x /opt/recipes/bin/ones-run \
+ && python3 -m pip --python /opt/recipes/bin/python install --quiet --no-deps \
+    --requirement /etc/ones-build/recipes-packages
