@@ -1,0 +1,114 @@
+"""What a live job makes of lost nodes and killed workers, on a real Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from soak_account import Task, account_of
+from steering import Steering
+from test_live import BATCH, SAMPLES, Live
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+NODES = ("n1", "n2")  # of the type of GPU that these jobs want
+
+
+@pytest.fixture
+def live(cluster: Cluster) -> Iterator[Live]:
+    steering = Steering(cluster)
+    steering.prepare()
+    yield Live(steering)
+    for node in NODES:
+        subprocess.run(["docker", "unpause", f"{cluster.name}-{node}"], capture_output=True)
+        back = f"scontrol update NodeName={node} State=RESUME"
+        cluster.run("ctl", back, check=False)
+    steering.prepare()
+    idle = "sinfo -h -t idle -o %D"
+    cluster.eventually(
+        lambda: cluster.run("ctl", idle).stdout.split() == ["4"], within=60, what="all nodes idle"
+    )
+
+
+def spread(live: Live, *words: str) -> tuple[int, str, str]:
+    """A job whose own allocation is two GPUs on each of two nodes, and these nodes."""
+    for node in NODES:
+        plain = ["sbatch", f"--nodelist={node}", "--gres=gpu:2", "--wrap=sleep 1000"]
+        live.cluster.run("ctl", plain, "bob")
+    running = "squeue -h -t running -u bob -o %A"
+    live.cluster.eventually(
+        lambda: len(live.cluster.run("ctl", running).stdout.split()) == len(NODES),
+        within=30,
+        what="half of the nodes taken",
+    )
+    job = live.submit(*words, gpus=4, options=("--no-kill",))
+    live.has(job, 4)
+    first = live.steering.slurm(job, "batchhost")
+    (other,) = set(NODES) - {first}
+    return job, first, other
+
+
+def processes(live: Live, job: int) -> dict[str, int]:
+    status = live.status(job)
+    return {} if status is None else {each["slot"]: each["pid"] for each in status["members"]}
+
+
+def checkpointed(live: Live, job: int) -> int:
+    """Have the job write a checkpoint; the position it is of."""
+
+    def found() -> list[dict[str, Any]]:
+        return [note for note in live.notes(job) if "checkpoint" in note]
+
+    live.cluster.run("ctl", f"scancel --signal=USR1 {job}")
+    live.cluster.eventually(lambda: bool(found()), within=30, what="a checkpoint")
+    return int(found()[-1]["checkpoint"])
+
+
+def test_a_job_that_loses_a_node_of_its_own_goes_on_with_those_left_and_says_so(
+    live: Live,
+) -> None:
+    live.start()
+    job, _, other = spread(live, "1000")
+    before = processes(live, job)
+    live.ask_for(job, 2)  # or it would grow again
+    live.cluster.run("ctl", f"scontrol update NodeName={other} State=DOWN Reason=test")
+    live.cluster.eventually(lambda: live.workers(job) == 2, within=60, what="two workers left")
+    left = processes(live, job)
+    assert left.items() <= before.items()
+    live.has(job, 2)
+    life = live.steering.ask("job", str(job))
+    assert len(life["runs"]) == 1, life["runs"]
+    live.cluster.run("ctl", ["scancel", str(job)])
+    live.none_left()
+    task = Task(epochs=1000, samples=SAMPLES, batch=BATCH)
+    account = account_of(live.notes(job), task, complete=False)
+    assert (account.lost, account.repeated, account.strands) == (0, 0, 1)
+
+
+def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Live) -> None:
+    epochs = 150
+    live.start()
+    job = live.submit(str(epochs))
+    live.has(job, 1)
+    live.resize(job, 6)
+    first = live.steering.slurm(job, "batchhost")
+    position = checkpointed(live, job)
+    subprocess.run(["docker", "pause", f"{live.cluster.name}-{first}"], check=True)
+    live.cluster.eventually(
+        lambda: live.steering.slurm(job, "restartcnt") == "1", within=90, what="the job requeued"
+    )
+    live.none_left(within=10)
+    subprocess.run(["docker", "unpause", f"{live.cluster.name}-{first}"], check=True)
+    live.steering.wait(job, ["COMPLETED"], within=300)
+    live.none_left()
+    task = Task(epochs=epochs, samples=SAMPLES, batch=BATCH)
+    account = account_of(live.notes(job), task, complete=True)
+    assert (account.lost, account.repeated, account.strands) == (0, 0, 2)
+    again = [line["at"] for line in live.account(job) if line["restarts"] == 1]
+    assert min(again) >= position
+    assert live.steering.result("alice", job)["samples"] == epochs * SAMPLES
