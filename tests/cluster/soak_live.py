@@ -2,8 +2,8 @@
 
 usage: scripts/soak-live [--resizes N] [--seed S] [--json]
 
-One job after the other trains, and each is asked for one random size after the other: alone, for
-two in a row, or with a checkpoint being written all the time. Each job is held up in one of its last
+One job after the other trains, and each is asked for one random size after the other: for one, for
+two in a row, or with checkpoints being written all the time. Each job is held up in one of its last
 three steps until a change is under way there. At every third resize something is killed.
 
 It counts, and exits with 1 unless all but the pauses are 0:
@@ -203,7 +203,7 @@ class Soak:
         self.finish(job, killed, windows, self.faults.total_losses - losses)
 
     def resize(self, job: int, least: int, now: int) -> tuple[int, str, str]:
-        """Ask for another size, and wait for it; the size, what was killed, and how it was asked."""
+        """Ask for another size, and wait for it; the size, what was killed, how it was asked."""
         size = self.random.choice([size for size in SIZES if size >= least and size != now])
         kind = self.kinds.deal()
         say(f"{self.found.resizes + 1}: job {job} from {now} to {size}, {kind}")
@@ -284,9 +284,7 @@ class Soak:
             say(f"STOOD STILL: job {job} for {account.standstill:.1f} s")
         if account.strands - 1 > losses:
             found.fallbacks += account.strands - 1 - losses
-            say(
-                f"FELL BACK: job {job}, {account.strands} strands, all workers killed {losses} times"
-            )
+            say(f"FELL BACK: job {job}: {account.strands} strands, {losses} times all were killed")
             self.explain(job)
 
     def wait_until_gone(self, job: int) -> None:

@@ -25,7 +25,7 @@ def live(cluster: Cluster) -> Iterator[Live]:
     steering.prepare()
     yield Live(steering)
     for node in NODES:
-        subprocess.run(["docker", "unpause", f"{cluster.name}-{node}"], capture_output=True)
+        unfreeze(cluster, node)
         back = f"scontrol update NodeName={node} State=RESUME"
         cluster.run("ctl", back, check=False)
     steering.prepare()
@@ -33,6 +33,11 @@ def live(cluster: Cluster) -> Iterator[Live]:
     cluster.eventually(
         lambda: cluster.run("ctl", idle).stdout.split() == ["4"], within=60, what="all nodes idle"
     )
+
+
+def unfreeze(cluster: Cluster, node: str) -> None:
+    command = ["docker", "unpause", f"{cluster.name}-{node}"]
+    subprocess.run(command, capture_output=True, check=False)
 
 
 def spread(live: Live, *words: str) -> tuple[int, str, str]:
@@ -103,7 +108,7 @@ def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Li
         lambda: live.steering.slurm(job, "restartcnt") == "1", within=90, what="the job requeued"
     )
     live.none_left(within=10)
-    subprocess.run(["docker", "unpause", f"{live.cluster.name}-{first}"], check=True)
+    unfreeze(live.cluster, first)
     live.steering.wait(job, ["COMPLETED"], within=300)
     live.none_left()
     task = Task(epochs=epochs, samples=SAMPLES, batch=BATCH)

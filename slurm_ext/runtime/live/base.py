@@ -111,6 +111,7 @@ class Base:
         self._restarts = 0
         self._order_since = 0  # the generation in which the last order came
         self._order_pause: float | None = None
+        self._own: dict[str, int] = {}  # the job's other nodes -> their homes
 
     def serve(self, path: str, ours: Ours, environ: Mapping[str, str]) -> None:
         """Take onesd's orders from the node's agent, and have satellites come and go."""
@@ -219,7 +220,7 @@ class Base:
                 else:
                     self._guests.tell(slot.home, {"do": "kill", "worker": worker, "now": now})
             case Dismiss(home):
-                self._guests.dismiss(home)
+                self._guests.dismiss(home, see_off=home in self._own.values())
             case Changed(number, slots):
                 self._again = True
                 self._note_change(number, slots)
@@ -315,6 +316,8 @@ class Base:
         return self._errands is not None and self._errands.wants(ticket, self._restarts)
 
     def _came(self, guest: Guest) -> None:
+        if guest.job and guest.job == os.environ.get("SLURM_JOB_ID"):
+            self._own[guest.name.partition(".")[2]] = guest.home
         if not guest.waits:
             self._take(Opened(guest.home, guest.slots, guest.workers))
 
@@ -373,6 +376,10 @@ class Base:
         word: Message = {
             "workers": len(members),
             "parts": parts,
+            "own": {
+                node: sum(1 for slot in members if slot.home == home)
+                for node, home in self._own.items()
+            },
             "order": errands.number,
             "state": errands.state,
             "reason": errands.reason,
@@ -408,18 +415,22 @@ class Base:
             slots = frozenset(slot for slot in self._council.slots if slot.home not in left)
             self._take(Wanted(slots))
 
-    def want(self, homes: frozenset[int], batch: int | None) -> None:
-        satellites = set(self.homes().values())
+    def own(self) -> dict[str, int]:
+        present = {guest.home for guest in self._guests}
+        return {node: home for node, home in self._own.items() if home in present}
+
+    def want(
+        self, homes: frozenset[int], batch: int | None, *, without: frozenset[int] = frozenset()
+    ) -> None:
+        others = {*self.homes().values(), *without}
         slots = frozenset(
-            slot
-            for slot in self._council.slots
-            if slot.home in homes or slot.home not in satellites
+            slot for slot in self._council.slots if slot.home in homes or slot.home not in others
         )
-        self._take(Wanted(slots, batch))
+        self._take(Wanted(slots, batch, together=True))
 
     def members(self) -> frozenset[Slot] | None:
         council = self._council
-        if not council.settled:
+        if not council.settled or self._guests.leaving:
             return None
         return frozenset(council.workers[key].slot for key in council.members)
 

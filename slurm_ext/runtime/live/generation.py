@@ -110,6 +110,7 @@ class Council:
         self.over = False
         self.began: Seconds = 0.0  # of the present generation
         self._batch: int | None = None
+        self._together = False  # whether those who leave wait for those who come
         self._homes: dict[int, int] = {}  # their slots
         self._last_number = 0
         self._last_worker = 0
@@ -163,8 +164,8 @@ class Council:
                     self._gone(worker, -9)
                 self._keep_members()
                 self.wanted = self.wanted or frozenset({Slot(0, 0)})
-            case Wanted(slots, batch):
-                self._order(slots, batch)
+            case Wanted():
+                self._order(event)
             case Ready(key):
                 ready = self.workers.get(key)
                 if ready is not None and ready.phase is Phase.STARTING:
@@ -196,7 +197,8 @@ class Council:
             case Tick():
                 pass
 
-    def _order(self, slots: frozenset[Slot], batch: int | None) -> None:
+    def _order(self, order: Wanted) -> None:
+        slots = order.slots
         unknown = sorted(s for s in slots if not s.index < self._homes.get(s.home, 0))
         if not slots:
             self._out.append(Refused("a training needs a worker; cancel the job instead"))
@@ -205,7 +207,8 @@ class Council:
         elif self.ending:
             self._out.append(Refused("the training is ending"))
         else:
-            self.wanted, self._batch, self._tries = slots, batch, 0
+            self.wanted, self._batch, self._tries = slots, order.batch, 0
+            self._together = order.together
             for slot in slots:
                 self._failures.pop(slot, None)
 
@@ -475,6 +478,8 @@ class Council:
             if due or not new:
                 return
         leavers = [each for each in present if each not in stay]
+        if due and self._together:
+            return
         if (new and not due) or leavers:
             self._propose(
                 [*stay, *([] if due else new)],
