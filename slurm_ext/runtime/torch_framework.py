@@ -20,7 +20,7 @@ from ones.slurm_ext.runtime.gradients import Pending
 from ones.slurm_ext.runtime.sampling import Sampler
 from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
 
-LAST_CALLBACK = 0.05  # seconds
+LAST_CALLBACK = 0.2  # seconds
 CONTROL_TIMEOUT = timedelta(minutes=30)  # torch's own default; a dead worker shows at once
 
 
@@ -166,7 +166,7 @@ class TorchFramework:
         self._norms.settle()
         if self._control is not None:
             # A thread of gloo may still be dropping the last callback, for which it needs Python:
-            # if that ended first, the whole process would abort.
+            # if that ended first, the whole process would abort, or stand still (see live/group).
             time.sleep(LAST_CALLBACK)
         if self._joined and dist.is_initialized():
             dist.destroy_process_group()

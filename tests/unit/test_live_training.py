@@ -358,3 +358,24 @@ def test_orders_that_make_no_sense_are_refused_and_training_goes_on(
         with pytest.raises(OrderFault, match=re.escape(reason)):
             training.order(message)
     assert training.ends(job) == 0
+
+
+def test_a_group_does_not_end_while_one_of_its_callbacks_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ones.slurm_ext.runtime.live import group as groups
+
+    ended: list[object] = []
+    monkeypatch.setattr(groups.dist, "destroy_process_group", ended.append)
+    monkeypatch.setattr(groups, "QUIET", 0.0)
+    made = object()
+    group = groups.Group(made, rank=0, size=2, nccl=False, links={})
+    group.callbacks.add("the mean of a bucket")
+    group.drop()
+    assert not group.has_calmed(within=0.2)
+    assert ended == []
+    group.callbacks.clear()
+    end = time.monotonic() + 10
+    while not ended and time.monotonic() < end:
+        time.sleep(0.01)
+    assert ended == [made]

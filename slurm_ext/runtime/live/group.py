@@ -11,6 +11,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from ones.slurm_ext.errors import OnesError
 MAKING = timedelta(seconds=30)  # for all members to connect
 WORKING = timedelta(minutes=30)  # for one collective: torch's own default
 STORE = timedelta(seconds=30)
+QUIET = 1.0  # seconds from the end of the last callback, in which gloo lets go of it
 Ends = tuple[Any, Any]  # of a connection: its own address and its peer's
 
 
@@ -40,6 +42,8 @@ class Group:
         self.pg = pg
         self.rank = rank
         self.size = size
+        self.callbacks: set[object] = set()
+        """What gloo's threads still have to call in Python."""
         self._nccl = nccl
         self._links = links
 
@@ -62,22 +66,33 @@ class Group:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
                     link.shutdown(socket.SHUT_RDWR)
 
-    def drop(self, *, wait: bool = True) -> None:
-        """Leave it; `wait` until that is done, or have a thread do it."""
+    def has_calmed(self, *, within: float) -> bool:
+        """Wait until no thread of gloo is in a callback; whether that came in time."""
+        end = time.monotonic() + within
+        while self.callbacks and time.monotonic() < end:
+            time.sleep(0.02)
+        return not self.callbacks
+
+    def drop(self) -> None:
+        """Leave it, in a thread.
+
+        Up to PyTorch 2.6 a group that ends waits for its threads while it holds Python's lock. If
+        one of them is in a callback and needs that lock, the whole process stands still for ever.
+        """
         held = [self.pg]
         self.pg = None
         if c10d.GroupMember.WORLD is held[0]:
             c10d._update_default_pg(None)
 
         def leave() -> None:
+            while not self.has_calmed(within=60.0):
+                continue
+            time.sleep(QUIET)
             with contextlib.suppress(AssertionError, RuntimeError, ValueError):
                 dist.destroy_process_group(held[0])  # unless the process is ending already
             held.clear()
 
-        if wait:
-            leave()
-        else:
-            threading.Thread(target=leave, name="ones-leave", daemon=True).start()
+        threading.Thread(target=leave, name="ones-leave", daemon=True).start()
 
 
 def supported() -> str:

@@ -30,6 +30,7 @@ from ones.slurm_ext.runtime.torch_framework import TorchFramework
 from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
 
 log = logging.getLogger(__name__)
+AT_END = 5.0  # seconds for what is under way
 SYNC = {"init_sync": False}  # the state is there already
 HAS_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
 
@@ -146,7 +147,7 @@ class LiveFramework(TorchFramework):
             table = compare(group, [cargo.fingerprint(), *common])
         except RuntimeError as fault:
             group.cut()
-            group.drop(wait=False)
+            group.drop()
             self._leave_old(old)
             if not groups.is_lost(fault):
                 raise
@@ -204,6 +205,8 @@ class LiveFramework(TorchFramework):
     def close(self) -> None:
         for elastic, _, _, _ in self._wrapped:
             elastic.use(None)
+        if self._group is not None and not self._group.has_calmed(within=AT_END):
+            return  # the process is about to end, and the group with it
         try:
             super().close()
         except RuntimeError:
@@ -221,7 +224,7 @@ class LiveFramework(TorchFramework):
     def _leave_old(self, old: groups.Group | None) -> None:
         self._group, self._control = None, None
         if old is not None and old.pg is not None:
-            old.drop(wait=False)
+            old.drop()
 
     def _check(self, prints: list[int], offer: Offer) -> None:
         right = prints[offer.sources[0]]
@@ -244,27 +247,34 @@ class LiveFramework(TorchFramework):
         if self.device.type == "cuda":
             more.setdefault("device_ids", [self.device.index])
         wrapped = DistributedDataParallel(model, process_group=self._control, **more)
-        norms = self._norms
+        norms, group = self._norms, self._group
         assert isinstance(norms, WorkersNorms)
+        assert group is not None
 
         def average(weight: Any, bucket: Any) -> Any:
             if self.lost:
                 return _done(bucket.buffer())
             try:
-                return norms.average(model, weight(), bucket).then(settle(bucket.buffer()))
+                averaged = norms.average(model, weight(), bucket)
+                return averaged.then(settle(bucket.buffer(), group.callbacks))
             except RuntimeError as fault:
                 if not groups.is_lost(fault):
                     raise
                 self.lose()
                 return _done(bucket.buffer())
 
-        def settle(buffer: Any) -> Callable[[Any], Any]:
+        def settle(buffer: Any, callbacks: set[object]) -> Callable[[Any], Any]:
+            mine = object()
+            callbacks.add(mine)
+
             def value(done: Any) -> Any:
                 try:
                     return done.value()
                 except RuntimeError:
                     self.lose()
                     return buffer
+                finally:
+                    callbacks.discard(mine)
 
             return value
 
