@@ -180,7 +180,7 @@ class Soak:
         words = [str(EPOCHS), str(CHECKPOINT_SECONDS)]
         job = self.live.submit(*words, gpus=gpus)
         total = EPOCHS * SAMPLES
-        last = total - self.random.choice([20, 20 + BATCH, 20 + 2 * BATCH])
+        last = total - SAMPLES % BATCH - BATCH * self.random.choice([0, 1, 2, 2, 3])
         self.cluster.run("ctl", f"echo {last} > gate-{job}", "alice")
         say(f"job {job}: {gpus} GPUs of its own, held at {last} of {total}")
         killed, windows = "", []

@@ -146,7 +146,8 @@ class Errands:
 
     def lost(self, job: int) -> None:
         """A satellite is gone."""
-        if self._errand is not None and job in self._errand.jobs:
+        errand = self._errand
+        if errand is not None and job in (*errand.jobs, *errand.order.keep):
             self._fail(f"satellite {job} was lost")
 
     def wants(self, ticket: str, restarts: int) -> bool:
