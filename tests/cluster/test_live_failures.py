@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from soak_account import Task, account_of
 from steering import Steering
-from test_live import BATCH, SAMPLES, Live
+from test_live import BATCH, LAST_POINT, SAMPLES, Live
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -58,6 +58,10 @@ def spread(live: Live, *words: str) -> tuple[int, str, str]:
     return job, first, other
 
 
+def task(epochs: int) -> Task:
+    return Task(epochs=epochs, samples=SAMPLES, batch=BATCH)
+
+
 def processes(live: Live, job: int) -> dict[str, int]:
     status = live.status(job)
     return {} if status is None else {each["slot"]: each["pid"] for each in status["members"]}
@@ -86,17 +90,16 @@ def test_a_job_that_loses_a_node_of_its_own_goes_on_with_those_left_and_says_so(
     left = processes(live, job)
     assert left.items() <= before.items()
     live.has(job, 2)
-    life = live.steering.ask("job", str(job))
-    assert len(life["runs"]) == 1, life["runs"]
+    (run,) = live.steering.ask("job", str(job))["runs"]
+    assert [held["why"] for held in run["earlier"]] == [f"{other} was lost"]
     live.cluster.run("ctl", ["scancel", str(job)])
     live.none_left()
-    task = Task(epochs=1000, samples=SAMPLES, batch=BATCH)
-    account = account_of(live.notes(job), task, complete=False)
+    account = account_of(live.notes(job), task(1000), complete=False)
     assert (account.lost, account.repeated, account.strands) == (0, 0, 1)
 
 
 def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Live) -> None:
-    epochs = 150
+    epochs = 100
     live.start()
     job = live.submit(str(epochs))
     live.has(job, 1)
@@ -109,11 +112,64 @@ def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Li
     )
     live.none_left(within=10)
     unfreeze(live.cluster, first)
+    # Slurm lets a requeued job wait for two minutes.
+    live.cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")
     live.steering.wait(job, ["COMPLETED"], within=300)
     live.none_left()
-    task = Task(epochs=epochs, samples=SAMPLES, batch=BATCH)
-    account = account_of(live.notes(job), task, complete=True)
+    account = account_of(live.notes(job), task(epochs), complete=True)
     assert (account.lost, account.repeated, account.strands) == (0, 0, 2)
     again = [line["at"] for line in live.account(job) if line["restarts"] == 1]
     assert min(again) >= position
     assert live.steering.result("alice", job)["samples"] == epochs * SAMPLES
+
+
+def test_a_job_gives_back_a_node_of_its_own_without_a_restart(live: Live) -> None:
+    epochs = 80
+    live.start()
+    job, first, other = spread(live, str(epochs))
+    before = processes(live, job)
+    live.resize(job, 2)  # fewer than its own allocation
+    assert live.steering.slurm(job, "nodelist") == first
+    assert processes(live, job).items() <= before.items()
+    live.resize(job, 4)  # the node comes back as a satellite
+    assert len(live.satellites()) == 1
+    live.resize(job, 2)
+    live.steering.wait(job, ["COMPLETED"], within=300)
+    live.none_left()
+    account = account_of(live.notes(job), task(epochs), complete=True)
+    assert (account.lost, account.repeated, account.strands) == (0, 0, 1)
+    life = live.steering.ask("job", str(job))
+    assert [(move["kind"], move["outcome"]) for move in life["moves"]] == [
+        ("start", "done"),
+        *[("live", "done")] * 3,
+    ]
+    (run,) = life["runs"]
+    assert [held["why"] for held in run["earlier"]] == [f"{other} was given back"]
+    told = live.cluster.run("ctl", ["onesctl", "job", str(job)]).stdout
+    assert f"{other} was given back; it held 4 GPUs on n[1-2]" in told
+
+
+def test_killed_at_every_step_of_giving_a_node_back_onesd_goes_on_with_it(live: Live) -> None:
+    live.start()
+    job, first, _ = spread(live, "1000")
+    live.steering.kill()
+    live.ask_for(job, 2)
+    for point in range(1, LAST_POINT):
+        live.start("--die-at", str(point), ready=False)
+
+        def over() -> bool:
+            there = live.steering.slurm(job, "nodelist") == first and live.workers(job) == 2
+            return not live.steering.alive() or there
+
+        live.cluster.eventually(over, within=90, what=f"point {point} reached")
+        assert live.steering.state(job) == "RUNNING", f"after point {point}"
+        if live.steering.alive():
+            break
+    live.steering.kill()
+    live.start()
+    live.has(job, 2)
+    assert live.steering.slurm(job, "nodelist") == first
+    assert live.steering.ask("job", str(job))["moves"][-1]["outcome"] == "done"
+    live.cluster.run("ctl", ["scancel", str(job)])
+    account = account_of(live.notes(job), task(1000), complete=False)
+    assert (account.lost, account.repeated, account.strands) == (0, 0, 1)

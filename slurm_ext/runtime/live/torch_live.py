@@ -88,6 +88,8 @@ class LiveFramework(TorchFramework):
             self._verdict = dist.all_reduce(
                 self._vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True
             )
+            if self._group is not None:
+                self._group.watch(self._verdict)
         except RuntimeError:
             self.lose()
 
@@ -221,6 +223,12 @@ class LiveFramework(TorchFramework):
                 raise
             self.lose()
 
+    def _finish(self, work: Any) -> None:
+        if self._group is None:
+            super()._finish(work)
+        else:
+            self._group.finish(work)
+
     def _leave_old(self, old: groups.Group | None) -> None:
         self._group, self._control = None, None
         if old is not None and old.pg is not None:
@@ -235,7 +243,9 @@ class LiveFramework(TorchFramework):
             log.warning("ones: the workers' models differ, though they were averaged at each step")
 
     def _rewrap(self, size: int) -> None:
-        self._norms = LoneNorms() if size == 1 else WorkersNorms()
+        group = self._group
+        assert group is not None
+        self._norms = LoneNorms() if size == 1 else WorkersNorms(group.watch, group.finish)
         for elastic, model, weight, options in self._wrapped:
             self._norms.add(model)
             elastic.use(None if size == 1 else self._distributed(model, weight, options))
@@ -256,27 +266,12 @@ class LiveFramework(TorchFramework):
                 return _done(bucket.buffer())
             try:
                 averaged = norms.average(model, weight(), bucket)
-                return averaged.then(settle(bucket.buffer(), group.callbacks))
+                return group.outcome(averaged, bucket.buffer(), self.lose)
             except RuntimeError as fault:
                 if not groups.is_lost(fault):
                     raise
                 self.lose()
                 return _done(bucket.buffer())
-
-        def settle(buffer: Any, callbacks: set[object]) -> Callable[[Any], Any]:
-            mine = object()
-            callbacks.add(mine)
-
-            def value(done: Any) -> Any:
-                try:
-                    return done.value()
-                except RuntimeError:
-                    self.lose()
-                    return buffer
-                finally:
-                    callbacks.discard(mine)
-
-            return value
 
         # A lambda, because torch looks at the annotations of a hook.
         wrapped.register_comm_hook(weight, lambda weight, bucket: average(weight, bucket))  # noqa: PLW0108
