@@ -8,7 +8,7 @@ satellites whose job does not want them any more are cancelled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ones.daemon.inbox import Inbox, Told
 from ones.daemon.learning import Learning, fits
@@ -17,7 +17,7 @@ from ones.daemon.move_journal import keep_move, new_move, open_moves, words
 from ones.daemon.store import Store
 from ones.daemon.wire import Live, LiveOrder, LivePart
 from ones.policies.guard import Move
-from ones.policies.model import Placement
+from ones.policies.model import JobId, Placement
 from ones.slurm_ext.actions import GiveBack
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
@@ -67,6 +67,7 @@ class LiveMover:
         self._clock = clock
         self._since = clock()
         self._cancelled: dict[int, float] = {}
+        self._empty: dict[tuple[int, str], float] = {}  # a job's node -> since when
         self._unknown: dict[int, float] = {}  # satellite -> since when its job does not know it
 
     def open(self) -> list[LiveMove]:
@@ -222,6 +223,30 @@ class LiveMover:
                 log.info("satellite %d: cancelled: %s", job.id, why)
         self._unknown = {job: at for job, at in self._unknown.items() if job in snapshot.jobs}
         self._cancelled = {job: at for job, at in self._cancelled.items() if job in snapshot.jobs}
+
+    def give_up_nodes(self, snapshot: Snapshot, moving: Iterable[int]) -> None:
+        """Begin moves that give back nodes of jobs' own on which nothing is left of them.
+
+        Of jobs that aren't `moving` already.
+        """
+        now, busy = self._clock(), set(moving)
+        empty: dict[tuple[int, str], float] = {}
+        for record in snapshot.jobs.values():
+            said = self._said(record) if record.marked and record.id not in busy else None
+            if said is None or not said.able or said.state == "working":
+                continue
+            fixed = dict(core(record, said.own).gpus_on)
+            left = [node for node in record.gpus_on if node not in fixed and not said.own[node]]
+            for node in left:
+                empty[record.id, node] = self._empty.get((record.id, node), now)
+            late = [node for node in left if now - empty[record.id, node] > GRACE]
+            if late:
+                held = {node: n for node, n in record.held_on.items() if node not in late}
+                why = f"nothing of it is left on {fold(late)}"
+                target = Placement.of(held)
+                move = Move(job=JobId(record.id), kind="resize", target=target, reason=why)
+                self.begin(move, record)
+        self._empty = empty
 
     def promised(self, snapshot: Snapshot) -> dict[str, int]:
         """Node -> GPUs that live moves under way will give back."""

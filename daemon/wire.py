@@ -66,8 +66,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="live"
     state: Literal["idle", "working", "done", "failed"] = "idle"  # of that order
     reason: Annotated[str, msgspec.Meta(max_length=512)] = ""  # why it failed
     own: dict[str, Annotated[int, msgspec.Meta(ge=0, le=65536)]] = {}
-    """Further nodes of the job's own allocation -> its workers that train there; 0: its launcher
-    has left the node."""
+    """Further nodes of the job's own allocation -> its workers there, that train or are to; 0: its
+    launcher has left the node, or nothing works there."""
     pause: Annotated[float, msgspec.Meta(ge=0, le=86400)] | None = None
     """Seconds for which training stood still for that order."""
     able: bool = True  # False: the training is over, or it can't be resized any more

@@ -61,7 +61,7 @@ class Said:
     state: str  # idle, working, done, failed
     reason: str = ""
     own: Mapping[str, int] = field(default_factory=dict)
-    """Further nodes of the job's own allocation -> workers there; 0: its launcher has left."""
+    """Further nodes of the job's own allocation -> workers there; 0: nothing is left there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,3 +173,18 @@ def test_killed_at_every_step_of_giving_a_node_back_onesd_goes_on_with_it(live: 
     live.cluster.run("ctl", ["scancel", str(job)])
     account = account_of(live.notes(job), task(1000), complete=False)
     assert (account.lost, account.repeated, account.strands) == (0, 0, 1)
+
+
+def test_a_node_of_its_own_whose_ones_run_was_killed_is_given_back(live: Live) -> None:
+    live.start()
+    job, first, other = spread(live, "1000")
+    live.cluster.run(other, "pkill -KILL -u alice -o -f '[/]opt/ones/bin/python[^ ]* .*ones-run'")
+    live.cluster.eventually(lambda: live.workers(job) == 2, within=60, what="two workers left")
+    live.cluster.eventually(
+        lambda: live.steering.slurm(job, "nodelist") == first,
+        within=90,
+        what="the empty node given back",
+    )
+    live.cluster.run("ctl", ["scancel", str(job)])
+    account = account_of(live.notes(job), task(1000), complete=False)
+    assert (account.lost, account.repeated, account.strands) == (0, 0, 1)

@@ -89,6 +89,11 @@ class World:
         self.mover.tick(self.snapshot, {})
         self.mover.clean(self.snapshot)
 
+    def give_up(self, **said: Any) -> None:
+        """A round in which the job has said this, when nothing else is under way."""
+        self.say(**said)
+        self.mover.give_up_nodes(self.snapshot, [move.job for move in self.mover.open()])
+
     def order(self) -> Any:
         return self.mover.order(1, self.job)
 
@@ -148,6 +153,28 @@ def test_a_node_is_given_back_by_an_onesd_that_was_killed_just_before_as_well(
     row = world.store.row("SELECT record FROM moves")
     assert row is not None
     assert LiveMove.from_json(row["record"]).outcome == "done"
+
+
+def test_a_node_of_a_jobs_own_that_lost_its_launcher_is_given_back_after_a_moment(
+    world: World,
+) -> None:
+    world.job = replace(BASE, nodes="n[1-2]", gpus_on={"n1": 1, "n2": 2}, batch_host="n1")
+    for workers in (1, 0):
+        world.give_up(own={"n2": workers})
+        world.now += GRACE - 1
+    world.give_up(own={"n2": 0})
+    assert world.mover.open() == []
+    world.now += 2
+    world.give_up(own={"n2": 0}, order=7, state="working")
+    assert world.mover.open() == []  # it may be about to come
+    for _ in range(2):
+        world.now += GRACE + 1
+        world.give_up(own={"n2": 0})
+    (move,) = world.mover.open()
+    assert dict(move.target.gpus_on) == {"n1": 1}
+    assert move.reason == "nothing of it is left on n2"
+    world.give_up(own={"n2": 0})
+    assert world.mover.open() == [move]
 
 
 def test_a_job_is_able_by_its_launchers_fresh_word_in_this_very_run(world: World) -> None:

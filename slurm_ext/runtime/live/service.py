@@ -93,15 +93,15 @@ class Service:
 
     def _word(self) -> Message:
         council, errands = self._council, self._errands
-        homes = [
-            council.workers[key].slot.home for key in council.members if key in council.workers
-        ]
+        members = [council.workers[key] for key in council.members if key in council.workers]
+        homes = [each.slot.home for each in members]
         parts = {str(job): 0 for job in (*errands.coming, *self.waiting())}
         parts |= {str(job): homes.count(home) for job, home in self.homes().items()}
+        used = [slot.home for slot in council.wanted.union(each.slot for each in members)]
         word: Message = {
             "workers": len(homes),
             "parts": parts,
-            "own": {node: homes.count(home) for node, home in self._own.items()},
+            "own": {node: used.count(home) for node, home in self._own.items()},
             "order": errands.number,
             "state": errands.state,
             "reason": errands.reason,
