@@ -182,6 +182,8 @@ class Controller:
             for job in to_release(snapshot, ignored, holds):
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
             self.staging.tidy(snapshot, now=begun)
+            moving = [move.job for move in self.open_moves()]
+            self._live.give_up_nodes(snapshot, moving)
         if self.config.mode == "act":
             self._live.clean(snapshot)
         self._record(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ones.daemon.learning import Learning
 from ones.daemon.live_mover import LiveMover
 from ones.daemon.records import Records
-from ones.policies.model import Job, JobId, Placement
+from ones.policies.model import Job, JobId
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
@@ -51,7 +51,7 @@ class Histories:
             fixed = f"{move.kind} under way"
         elif placement is not None and not fixed:
             if not record.shares and self._live.able(record):
-                keeps = Placement.of(record.gpus_on)
+                keeps = self._live.keeps(record)
             elif silent := self._live.silent(record):
                 fixed = silent
             elif not self._learning.ready(record):

@@ -1,13 +1,14 @@
 """Carries out live moves: journals their steps, gives their orders out, ends satellites left over.
 
 What a step is, and when it is due, is decided by ones.slurm_ext.live_moves, which is pure. Nothing
-is done to Slurm here but one thing: satellites whose job does not want them any more are cancelled.
+is done to Slurm here but two things: nodes that a job's launcher has left are given back, and
+satellites whose job does not want them any more are cancelled.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ones.daemon.inbox import Inbox, Told
 from ones.daemon.learning import Learning, fits
@@ -16,11 +17,22 @@ from ones.daemon.move_journal import keep_move, new_move, open_moves, words
 from ones.daemon.store import Store
 from ones.daemon.wire import Live, LiveOrder, LivePart
 from ones.policies.guard import Move
+from ones.policies.model import JobId, Placement
+from ones.slurm_ext.actions import GiveBack
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.hostlists import fold
 from ones.slurm_ext.job_json import ENDED
 from ones.slurm_ext.layout import gpu_type_wanted
-from ones.slurm_ext.live_moves import LiveEvidence, LiveLimits, LiveMove, Said, advance, promised
+from ones.slurm_ext.live_moves import (
+    LiveEvidence,
+    LiveLimits,
+    LiveMove,
+    Said,
+    advance,
+    core,
+    promised,
+)
 from ones.slurm_ext.satellites import Tie, stale
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
@@ -55,6 +67,7 @@ class LiveMover:
         self._clock = clock
         self._since = clock()
         self._cancelled: dict[int, float] = {}
+        self._empty: dict[tuple[int, str], float] = {}  # a job's node -> since when
         self._unknown: dict[int, float] = {}  # satellite -> since when its job does not know it
 
     def open(self) -> list[LiveMove]:
@@ -69,6 +82,11 @@ class LiveMover:
             row = {"job": record.id, "restarts": record.restarts, "heard": heard}
             self._store.put("live", [row])
         return said is not None and said.able
+
+    def keeps(self, record: JobRecord) -> Placement:
+        """The part of its own allocation that a job which is able can't give back."""
+        said = self._said(record)
+        return core(record, {} if said is None else said.own)
 
     def silent(self, record: JobRecord) -> str:
         """Why a job that could be resized live a moment ago is left alone now, or ''.
@@ -118,6 +136,7 @@ class LiveMover:
             restarts=move.restarts,
             keep=move.order.keep,
             add=tuple(LivePart(node=node, gpus=gpus) for node, gpus in move.order.add),
+            leave=move.order.leave,
             gpu_type=gpu_type_wanted(record),
             batch=move.batch,
             patience=self._limits.order,
@@ -151,9 +170,25 @@ class LiveMover:
         for _ in range(STEPS_A_TICK):
             following = advance(move, record, evidence, self._limits)
             if following == move:
-                return
+                break
             self._record(move, following, record)
             move = following
+        if move.step == "giving" and not move.outcome:
+            self._give_back(move)
+
+    def _give_back(self, move: LiveMove) -> None:
+        """Have Slurm take the nodes back; what it says of the job next tells whether it has."""
+        assert move.order is not None, "only `begun` has none"
+        action = GiveBack(job=move.job, restarts=move.restarts, nodes=move.order.leave)
+        try:
+            self._actuator.perform(action)
+        except JobChanged as fault:
+            log.info("job %d: %s; looked at again", move.job, fault)
+        except SlurmError as fault:
+            self._metrics.slurm_errors.inc()
+            log.warning("job %d: %s; tried again", move.job, fault)
+        else:
+            log.info("job %d: gave back %s", move.job, fold(move.order.leave))
 
     def clean(self, snapshot: Snapshot) -> None:
         """End the satellites that are left over: their job is gone, or does not know them."""
@@ -189,6 +224,30 @@ class LiveMover:
         self._unknown = {job: at for job, at in self._unknown.items() if job in snapshot.jobs}
         self._cancelled = {job: at for job, at in self._cancelled.items() if job in snapshot.jobs}
 
+    def give_up_nodes(self, snapshot: Snapshot, moving: Iterable[int]) -> None:
+        """Begin moves that give back nodes of jobs' own on which nothing is left of them.
+
+        Of jobs that aren't `moving` already.
+        """
+        now, busy = self._clock(), set(moving)
+        empty: dict[tuple[int, str], float] = {}
+        for record in snapshot.jobs.values():
+            said = self._said(record) if record.marked and record.id not in busy else None
+            if said is None or not said.able or said.state == "working":
+                continue
+            fixed = dict(core(record, said.own).gpus_on)
+            left = [node for node in record.gpus_on if node not in fixed and not said.own[node]]
+            for node in left:
+                empty[record.id, node] = self._empty.get((record.id, node), now)
+            late = [node for node in left if now - empty[record.id, node] > GRACE]
+            if late:
+                held = {node: n for node, n in record.held_on.items() if node not in late}
+                why = f"nothing of it is left on {fold(late)}"
+                target = Placement.of(held)
+                move = Move(job=JobId(record.id), kind="resize", target=target, reason=why)
+                self.begin(move, record)
+        self._empty = empty
+
     def promised(self, snapshot: Snapshot) -> dict[str, int]:
         """Node -> GPUs that live moves under way will give back."""
         return promised(self.open(), snapshot.jobs)
@@ -214,6 +273,7 @@ class LiveMover:
             order=live.order,
             state=live.state,
             reason=live.reason,
+            own=live.own,
         )
 
     def _record(self, before: LiveMove, after: LiveMove, record: JobRecord | None) -> None:
@@ -229,7 +289,12 @@ class LiveMover:
         if after.order != before.order and after.order is not None:
             order = after.order
             log.info(
-                "job %d: order %d: keep %s, add %s", after.job, order.number, order.keep, order.add
+                "job %d: order %d: keep %s, add %s, leave %s",
+                after.job,
+                order.number,
+                order.keep,
+                order.add,
+                order.leave,
             )
         if after.outcome:
             log.info("job %d: live: %s", after.job, after.outcome)

@@ -193,6 +193,17 @@ class Records:
                     "state": run.state,
                 }
                 self._store.put("runs", [row])
+                earlier = [
+                    {
+                        "job": run.job,
+                        "ordinal": run.ordinal,
+                        "until": held.until,
+                        "nodes": held.nodes,
+                        "gpus": held.gpus,
+                    }
+                    for held in run.before
+                ]
+                self._store.put("shrinks", earlier)
 
     def past(self, record: JobRecord, *, now: float) -> Past:
         """When a job was first submitted, and how its time since then went."""

@@ -114,6 +114,11 @@ _MIGRATIONS = (
     ALTER TABLE needs ADD COLUMN sent REAL NOT NULL DEFAULT 0;
     ALTER TABLE needs ADD COLUMN listened REAL NOT NULL DEFAULT 0;
     """,
+    """
+    CREATE TABLE shrinks(
+        job INTEGER NOT NULL, ordinal INTEGER NOT NULL, until REAL NOT NULL, nodes TEXT NOT NULL,
+        gpus INTEGER NOT NULL, PRIMARY KEY(job, ordinal, until));
+    """,
 )
 
 
@@ -207,6 +212,7 @@ class Store:
             ended = "(SELECT job FROM jobs WHERE ended < ?)"
             for table in (
                 "runs",
+                "shrinks",
                 "reports",
                 "leases",
                 "live",

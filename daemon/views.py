@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import version
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ones.daemon.published import Round
 from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
 from ones.slurm_ext.errors import OnesError
-from ones.slurm_ext.hostlists import fold
+from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.live_moves import ORDERS_A_MOVE
 from ones.slurm_ext.shards import beside, gpus_held
 
@@ -182,6 +183,7 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
     orders = {move["id"]: move["reason"] for move in moves if move["kind"] == "live"}
     now = controller.clock()
     runs = []
+    earlier = _earlier(controller, number, moves)
     for row in controller.store.rows("SELECT * FROM runs WHERE job = ? ORDER BY ordinal", number):
         ordinal = row["ordinal"]
         move = starts.get(ordinal)
@@ -198,6 +200,7 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
                 "gpus": row["gpus"],
                 "nodes": row["nodes"],
                 "state": row["state"],
+                "earlier": earlier.get(ordinal, []),
                 "move": move["kind"] if move else None,
                 "reason": reason,
             }
@@ -229,12 +232,43 @@ def job(controller: Controller, number: int, only: str | None) -> Json:
         job={**known, "report": json.loads(report["report"]) if report else None},
         runs=runs,
         satellites=satellites,
-        gpu_seconds=sum(each["elapsed"] * each["gpus"] for each in (*runs, *satellites)),
+        gpu_seconds=sum(_gpu_seconds(each) for each in (*runs, *satellites)),
         moves=moves,
         refused=refused,
         staged=controller.staging.told(number),
         requests=[{**row, "words": filling.words(row)} for row in fills],
     )
+
+
+def _earlier(controller: Controller, number: int, moves: list[Json]) -> dict[int, list[Json]]:
+    """Run -> what it held until it gave back nodes of its own allocation, or lost them."""
+    given = {(move["restarts"], node) for move in moves for node in move.get("given", ())}
+    rows = controller.store.rows(
+        "SELECT s.*, r.nodes AS last FROM shrinks s JOIN runs r USING(job, ordinal)"
+        " WHERE job = ? ORDER BY ordinal, until",
+        number,
+    )
+    found: dict[int, list[Json]] = {}
+    for row, following in zip_longest(rows, rows[1:]):
+        run = row["ordinal"]
+        same = following is not None and following["ordinal"] == run
+        after = expand(following["nodes"] if same else row["last"])
+        gone = [node for node in expand(row["nodes"]) if node not in after]
+        back = all((run, node) in given for node in gone)
+        held = {"until": row["until"], "nodes": row["nodes"], "gpus": row["gpus"]}
+        why = f"{fold(gone)} was {'given back' if back else 'lost'}"
+        found.setdefault(run, []).append({**held, "why": why})
+    return found
+
+
+def _gpu_seconds(run: Json) -> float:
+    """Of a run or a satellite; `gpus` is what it held last."""
+    total, since = 0.0, run["started"] or 0.0
+    end = since + run["elapsed"]
+    for held in run.get("earlier", ()):
+        total += held["gpus"] * (held["until"] - since)
+        since = held["until"]
+    return float(total + run["gpus"] * (end - since))
 
 
 def _fills(controller: Controller, number: int) -> list[Json]:

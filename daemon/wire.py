@@ -65,6 +65,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="live"
     order: Count = 0  # the last one it has taken, or 0
     state: Literal["idle", "working", "done", "failed"] = "idle"  # of that order
     reason: Annotated[str, msgspec.Meta(max_length=512)] = ""  # why it failed
+    own: dict[str, Annotated[int, msgspec.Meta(ge=0, le=65536)]] = {}
+    """Further nodes of the job's own allocation -> its workers there, that train or are to; 0: its
+    launcher has left the node, or nothing works there."""
     pause: Annotated[float, msgspec.Meta(ge=0, le=86400)] | None = None
     """Seconds for which training stood still for that order."""
     able: bool = True  # False: the training is over, or it can't be resized any more
@@ -130,6 +133,7 @@ class LiveOrder(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int  # of the run that it is for
     keep: tuple[int, ...] = ()  # satellites, by job
     add: tuple[LivePart, ...] = ()
+    leave: tuple[str, ...] = ()  # nodes of its own allocation that it gives back
     gpu_type: str = ""  # as the job itself names it in its request
     batch: int | None = None
     patience: float = 60.0  # seconds after which it is given up

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.sacct import sacct_rows
 from ones.slurm_ext.tres import gpus_by_type, shards_in
 
+RESIZED = "RESIZING"  # the state of a record that ends because its job got smaller
 _COLUMNS = ("JobIDRaw", "Restarts", "Start", "End", "State", "AllocTRES", "NodeList")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a run held until it gave back nodes, or lost them."""
+
+    until: float
+    nodes: str  # folded hostlist
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +34,25 @@ class Run:
     state: str  # RUNNING REQUEUED COMPLETED CANCELLED ...
     nodes: str  # folded hostlist
     gpus: int
+    before: tuple[Held, ...] = ()  # what it held earlier, oldest first
 
 
 def runs_of(commands: Commands, jobs: Iterable[int]) -> list[Run]:
     """All runs of these jobs, by job and time. Raises SlurmError."""
     rows = sacct_rows(commands, jobs, _COLUMNS, "--allocations")
     runs = [run for row in rows if (run := _run(row)) is not None]
-    return sorted(runs, key=lambda run: (run.job, run.ordinal, run.started))
+    runs.sort(key=lambda run: (run.job, run.ordinal, run.ended is None, run.ended))
+    return [_whole(list(parts)) for _, parts in groupby(runs, lambda run: (run.job, run.ordinal))]
+
+
+def _whole(parts: list[Run]) -> Run:
+    """Slurm writes a record whenever a run gets smaller; each says the start of the whole run."""
+    before = tuple(
+        Held(until=part.ended, nodes=part.nodes, gpus=part.gpus)
+        for part in parts[:-1]
+        if part.state == RESIZED and part.ended is not None
+    )
+    return replace(parts[-1], before=before)
 
 
 def _run(row: Mapping[str, str]) -> Run | None:

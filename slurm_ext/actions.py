@@ -67,4 +67,13 @@ class Hold:
     restarts: int
 
 
-Action = Signal | RequeueHold | Reshape | Release | Hold
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Take nodes that the running job has left out of its allocation; never its first one."""
+
+    job: int
+    restarts: int
+    nodes: tuple[str, ...]
+
+
+Action = Signal | RequeueHold | Reshape | Release | Hold | GiveBack

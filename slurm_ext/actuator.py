@@ -12,7 +12,15 @@ from math import ceil
 from typing import Any
 
 from ones.policies.model import Shape
-from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Signal
+from ones.slurm_ext.actions import (
+    Action,
+    GiveBack,
+    Hold,
+    Release,
+    RequeueHold,
+    Reshape,
+    Signal,
+)
 from ones.slurm_ext.command_reader import read_jobs
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import OnesError, SlurmError
@@ -68,6 +76,8 @@ class Actuator:
                 return self._release(job)
             case Hold():
                 return self._hold(job)
+            case GiveBack():
+                return self._give_back(job, action)
 
     def end_satellite(self, number: int) -> None:
         """Cancel a job that holds GPUs for another one, and no job that doesn't.
@@ -103,6 +113,25 @@ class Actuator:
         # `incomplete`: without it a job that has ended meanwhile would be run again.
         self._write("scontrol", "requeuehold", "incomplete", str(job.id))
         return self._reread(job.id)
+
+    def _give_back(self, job: JobRecord, action: GiveBack) -> JobRecord | None:
+        """Slurm ends at once whatever of the job is on these nodes: its launcher has left them."""
+        _expect_running(job)
+        held = expand(job.nodes)
+        left = [node for node in held if node not in action.nodes]
+        if len(left) == len(held):
+            return job
+        if job.batch_host not in left:
+            raise JobChanged(job.id, f"can't give back its first node {job.batch_host}")
+        self._write("scontrol", "update", f"JobId={job.id}", f"NodeList={fold(left)}")
+        after = self._reread(job.id)
+        same = after is not None and after.restarts == job.restarts and after.state == "RUNNING"
+        if after is not None and same and set(expand(after.nodes)) != set(left):
+            raise SlurmError(
+                f"scontrol update JobId={job.id} NodeList={fold(left)}",
+                f"Slurm agreed, but the job has {after.nodes}",
+            )
+        return after
 
     def _reshape(self, job: JobRecord, raw: Mapping[str, Any], action: Reshape) -> JobRecord | None:
         _expect_held(job)

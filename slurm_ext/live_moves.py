@@ -5,11 +5,13 @@ looks on: Slurm says which satellites there are, the launcher says what has beco
 Nothing here touches Slurm. An order is told from the journal for as long as the move stands at it,
 so a daemon that was killed at any point goes on telling it; the launcher does each number once.
 
-    begun > ordered > (begun > ordered > ...) > done
+    begun > ordered > (giving > ordered) > (begun > ordered > ...) > done
     An order that isn't carried out in time is called back: ordered > withdrawing.
 
 A satellite's GPUs come and go as one. To give back a part of one it is replaced by a smaller one,
-before it leaves where there is room for both, else after; so a move may take several orders.
+before it leaves where there is room for both, else after; so a move may take several orders. The
+same holds for the nodes of the job's own allocation but its first one: once the launcher there has
+left, Slurm takes the node back (*giving*), and it never returns to the allocation.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from ones.slurm_ext.hostlists import fold
 from ones.slurm_ext.job_json import ENDED
 from ones.slurm_ext.snapshot import JobRecord
 
-Step = Literal["begun", "ordered", "withdrawing"]
+Step = Literal["begun", "ordered", "giving", "withdrawing"]
 MOST_ORDERS = 6  # of one move
+_OWN = 0  # as a satellite's number: the job's own part of a node
 ORDERS_A_MOVE = 100  # numbers: those of a move follow those of the move before
 
 
@@ -33,7 +36,7 @@ ORDERS_A_MOVE = 100  # numbers: those of a move follow those of the move before
 class LiveLimits:
     """How long the steps of a live move may take, in seconds."""
 
-    room: float = 60.0  # until the GPUs are free
+    room: float = 60.0  # until the GPUs are free, or Slurm has taken a node back
     order: float = 120.0  # until an order is carried out
     answer: float = 60.0  # until one that was called back is given up
 
@@ -45,6 +48,7 @@ class Order:
     number: int
     keep: tuple[int, ...]
     add: tuple[tuple[str, int], ...]  # node, GPUs
+    leave: tuple[str, ...] = ()  # nodes of its own allocation that it gives back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class Said:
     order: int
     state: str  # idle, working, done, failed
     reason: str = ""
+    own: Mapping[str, int] = field(default_factory=dict)
+    """Further nodes of the job's own allocation -> workers there; 0: nothing is left there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,7 @@ class LiveMove:
     orders: int = 0
     deadline: float | None = None
     because: str = ""  # why the order is called back
+    given: tuple[str, ...] = ()  # nodes of its own allocation that Slurm has taken back
     outcome: str = ""  # empty: under way; else "done" or "WORD: what happened"
     kind: Literal["live"] = "live"
 
@@ -104,36 +111,67 @@ class LiveMove:
         try:
             if order is not None:
                 add = tuple((node, gpus) for node, gpus in order["add"])
-                order = Order(number=order["number"], keep=tuple(order["keep"]), add=add)
+                order = Order(
+                    number=order["number"],
+                    keep=tuple(order["keep"]),
+                    add=add,
+                    leave=tuple(order.get("leave", ())),
+                )
+            values["given"] = tuple(values.get("given", ()))
             return cls(**values, target=Placement.of(target), order=order)
         except TypeError as fault:
             raise ValueError(f"not a live move of this version: {fault}") from None
 
 
+def core(job: JobRecord, own: Mapping[str, int]) -> Placement:
+    """The part of a job's own allocation that it can't give back while it runs.
+
+    That is its first node, and those of which its launcher knows no launcher (`Said.own`).
+    """
+    return Placement.of(
+        {
+            node: gpus
+            for node, gpus in job.gpus_on.items()
+            if node == job.batch_host or node not in own
+        }
+    )
+
+
 def next_order(
-    job: JobRecord, target: Placement, free: Mapping[str, int], *, number: int
+    job: JobRecord,
+    target: Placement,
+    free: Mapping[str, int],
+    *,
+    number: int,
+    own: Mapping[str, int] | None = None,
 ) -> Order | None:
     """The next order towards the target; None where there is no room for it now."""
-    wanted = {
-        node: gpus - job.gpus_on.get(node, 0)
-        for node, gpus in target.gpus_on
-        if gpus > job.gpus_on.get(node, 0)
-    }
+    own = own or {}
+    fixed = dict(core(job, own).gpus_on)
+    wanted = {node: gpus - fixed.get(node, 0) for node, gpus in target.gpus_on}
     running = [each for each in job.satellites if each.state == "RUNNING"]
+    further = [node for node in job.gpus_on if node not in fixed]
     keep: list[int] = []
+    leave: list[str] = []
     missing: dict[str, int] = {}
     freed: dict[str, int] = {}
-    for node in sorted({*wanted, *(node for each in running for node in each.gpus_on)}):
+    for node in sorted({*wanted, *further, *(node for each in running for node in each.gpus_on)}):
+        room = wanted.get(node, 0)
         here = {each.id: each.gpus_on[node] for each in running if node in each.gpus_on}
-        kept = _most(here, wanted.get(node, 0))
-        keep += kept
+        if node in further and own[node]:
+            here[_OWN] = job.gpus_on[node]
+        kept = _most(here, room)
+        keep += [key for key in kept if key != _OWN]
         freed[node] = sum(gpus for key, gpus in here.items() if key not in kept)
-        if lacks := wanted.get(node, 0) - sum(here[key] for key in kept):
+        if node in further and _OWN not in kept:
+            leave.append(node)
+            freed[node] += 0 if own[node] else job.gpus_on[node]
+        if lacks := room - sum(here[key] for key in kept):
             missing[node] = lacks
     if any(free.get(node, 0) + freed.get(node, 0) < gpus for node, gpus in missing.items()):
         return None
     add = tuple((node, gpus) for node, gpus in missing.items() if free.get(node, 0) >= gpus)
-    return Order(number=number, keep=tuple(sorted(keep)), add=add)
+    return Order(number=number, keep=tuple(sorted(keep)), add=add, leave=tuple(leave))
 
 
 def advance(
@@ -154,6 +192,8 @@ def advance(
             return _begun(move, job, evidence, limits)
         case "ordered":
             return _ordered(move, job, evidence, limits)
+        case "giving":
+            return _giving(move, job, evidence, limits)
         case "withdrawing":
             return _withdrawing(move, evidence)
 
@@ -167,7 +207,7 @@ def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveL
         return _end(move, "expired: nothing was heard of the job's launcher; it runs on")
     if not evidence.said.able:
         return _end(move, "abandoned: the job does not take orders any more")
-    if not move.target.covers(Placement.of(job.gpus_on)):
+    if not move.target.covers(core(job, evidence.said.own)):
         return _end(move, "abandoned: the job's own GPUs are not among the wanted ones")
     if dict(job.held_on) == dict(move.target.gpus_on) and all(
         each.state == "RUNNING" for each in job.satellites
@@ -176,7 +216,8 @@ def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveL
     if move.orders >= MOST_ORDERS:
         return _end(move, f"failed: not there after {MOST_ORDERS} orders; it runs on")
     number = ORDERS_A_MOVE * move.id + move.orders
-    order = next_order(job, move.target, evidence.free, number=number)
+    own = evidence.said.own
+    order = next_order(job, move.target, evidence.free, number=number, own=own)
     if order is None:
         if evidence.now < until:
             return replace(move, deadline=until)
@@ -198,6 +239,8 @@ def _ordered(
     if said is not None and said.order == order.number and said.state == "failed":
         return _end(move, f"failed: {said.reason or 'no reason given'}; it runs on")
     if said is not None and said.order == order.number and said.state == "done":
+        if any(node in job.gpus_on for node in order.leave):
+            return replace(move, step="giving", deadline=evidence.now + limits.room)
         left = set(order.keep)
         # Slurm may need a moment until it has seen the leavers leave.
         gone = all(each.id in left or _of_order(each, order) for each in job.satellites)
@@ -209,6 +252,20 @@ def _ordered(
     if move.deadline is not None and evidence.now >= move.deadline:
         fault = f"expired: not carried out within {limits.order:.0f} s"
         return _withdraw(move, fault, evidence, limits)
+    return move
+
+
+def _giving(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveLimits) -> LiveMove:
+    """The launchers on these nodes have left; nothing of the job is there any more."""
+    order = move.order
+    assert order is not None, "only `begun` has none"
+    left = tuple(node for node in order.leave if node in job.gpus_on)
+    if not left:
+        given = (*move.given, *order.leave)
+        deadline = evidence.now + limits.room
+        return replace(move, step="ordered", given=given, deadline=deadline)
+    if move.deadline is not None and evidence.now >= move.deadline:
+        return _end(move, f"failed: Slurm did not take {fold(left)} back; it runs on")
     return move
 
 

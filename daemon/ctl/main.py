@@ -245,6 +245,12 @@ def job(job: int, as_json: bool, noheader: bool, fields: str | None) -> None:
         for run in answer["runs"]
     ]
     click.echo(table(rows, RUN_COLUMNS, header=not noheader, fields=fields))
+    for run in answer["runs"] if not fields else ():
+        for held in run["earlier"]:
+            click.echo(
+                f"{moment(held['until'])}  run {run['run']}: {cell(held['why'])};"
+                f" it held {held['gpus']} GPUs on {cell(held['nodes'])}, and went on with the rest"
+            )
     if answer["satellites"] and not fields:
         parts = [
             {

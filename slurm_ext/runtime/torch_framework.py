@@ -20,7 +20,7 @@ from ones.slurm_ext.runtime.gradients import Pending
 from ones.slurm_ext.runtime.sampling import Sampler
 from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
 
-LAST_CALLBACK = 0.05  # seconds
+LAST_CALLBACK = 0.2  # seconds
 CONTROL_TIMEOUT = timedelta(minutes=30)  # torch's own default; a dead worker shows at once
 
 
@@ -73,20 +73,20 @@ class TorchFramework:
     def barrier(self) -> None:
         self._settle()
         if self._control is not None:
-            dist.barrier(group=self._control)
+            self._finish(dist.barrier(group=self._control, async_op=True))
 
     def share(self, payload: bytes) -> bytes:
         if self._control is None:
             return payload
         length = torch.tensor([len(payload)], dtype=torch.int64)
-        dist.broadcast(length, src=0, group=self._control)
+        self._finish(dist.broadcast(length, src=0, group=self._control, async_op=True))
         if not int(length.item()):
             return b""
         if dist.get_rank() == 0:
             data = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
         else:
             data = torch.empty(int(length.item()), dtype=torch.uint8)
-        dist.broadcast(data, src=0, group=self._control)
+        self._finish(dist.broadcast(data, src=0, group=self._control, async_op=True))
         return bytes(data.numpy())
 
     def seed(self, seed: int) -> None:
@@ -173,7 +173,7 @@ class TorchFramework:
         self._norms.settle()
         if self._control is not None:
             # A thread of gloo may still be dropping the last callback, for which it needs Python:
-            # if that ended first, the whole process would abort.
+            # if that ended first, the whole process would abort, or stand still (see live/group).
             time.sleep(LAST_CALLBACK)
         if self._joined and dist.is_initialized():
             dist.destroy_process_group()
@@ -183,5 +183,9 @@ class TorchFramework:
     def _settle(self) -> None:
         """Wait for the vote under way: nobody may leave while others count on his."""
         if self._verdict is not None:
-            self._verdict.wait()
+            self._finish(self._verdict)
             self._verdict = None
+
+    def _finish(self, work: Any) -> None:
+        """Wait for a collective that has begun."""
+        work.wait()

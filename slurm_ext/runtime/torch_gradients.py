@@ -127,10 +127,16 @@ def _keeps(part: Any, step: int) -> Callable[[Any], None]:
 class WorkersNorms:
     """Of all workers together: each one's own gradient is a sample of it."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        watch: Callable[[Any], Any] = lambda work: work,
+        finish: Callable[[Any], None] = lambda work: work.wait(),
+    ) -> None:
+        """`watch` is told of each collective, and gives it back; `finish` waits for one."""
         self._strides: dict[int, int] = {}
         self._step: _Step | None = None
         self._last: _Step | None = None
+        self._watch, self._finish = watch, finish
 
     def add(self, model: Any) -> None:
         numbers = sum(each.numel() for each in model.parameters() if each.requires_grad)
@@ -138,7 +144,8 @@ class WorkersNorms:
 
     def watch(self, samples: int) -> None:
         parts = min(samples, dist.get_world_size())
-        self._step = _Step(samples, parts) if parts > 1 else None
+        step = _Step(samples, parts, self._watch, self._finish) if parts > 1 else None
+        self._step = step
 
     def seen(self) -> Pending | None:
         step, self._step = self._step, None
@@ -169,7 +176,14 @@ class WorkersNorms:
 class _Step:
     """What is measured of one step. Every worker does the same, or none does."""
 
-    def __init__(self, samples: int, parts: int) -> None:
+    def __init__(
+        self,
+        samples: int,
+        parts: int,
+        watch: Callable[[Any], Any],
+        finish: Callable[[Any], None],
+    ) -> None:
+        self._watch, self._finish = watch, finish
         self._samples = samples
         self._parts = parts
         self._own: list[Any] = []
@@ -193,7 +207,7 @@ class _Step:
         zero = torch.zeros((), dtype=torch.float32, device=device)
         own = torch.stack([zero, *self._own]).sum()
         self._own.clear()
-        self._sums.append((own, dist.all_reduce(own, async_op=True)))
+        self._sums.append((own, self._watch(dist.all_reduce(own, async_op=True))))
         self._begun = _moment(device)
         self.told = True
 
@@ -204,7 +218,7 @@ class _Step:
 
     def settle(self) -> None:
         for _, work in self._sums:
-            work.wait()
+            self._finish(work)
 
     def read(self) -> Gradients | None:
         self.settle()

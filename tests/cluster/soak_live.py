@@ -2,20 +2,21 @@
 
 usage: scripts/soak-live [--resizes N] [--seed S] [--json]
 
-One job after the other trains, and each is asked for one random size after the other: sometimes
-for two at once, during a checkpoint, or when its last steps are near. Every few resizes onesd, an
-agent, a satellite's ones-run, a satellite's job or the job's own ones-run is killed.
+One job after the other trains, and each is asked for one random size after the other: for one, for
+two in a row, or with checkpoints being written all the time. Each job is held up in one of its last
+three steps until a change is under way there. At every third resize something is killed.
 
 It counts, and exits with 1 unless all but the pauses are 0:
 
-    hangs               a size that was not reached in time, or a training that stood still
+    hangs               a size not reached in time, a training that stood still, a job that failed
     lost_samples        of a finished epoch, in no committed step
     repeated_samples    of one epoch, in more than one committed step, or twice in one
-    leftovers           satellites or launchers that outlived their job
+    leftovers           satellites or launchers that outlived their job by more than a round
+    fallbacks           returns to a checkpoint although a worker was left that had the state
 
-A step counts when a worker committed it. One that was lost in a crash is done again, and counts
-then. Where a job was requeued, its later run counts from the checkpoint on, and the earlier one
-up to there. A job whose own ones-run was killed ends with that; its last epoch need not be whole.
+A resize counts when it was reached, or the job came to its end meanwhile; not when its ones-run was
+killed. `exercised` says what really happened, by the accounts that the workers themselves wrote;
+in a soak of 100 resizes and more it is a fault when anything is missing there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -40,16 +41,33 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import pytest  # noqa: E402
 from conftest import Cluster  # noqa: E402
+from soak_account import Account, Task, account_of  # noqa: E402
+from soak_faults import CARDS, ENDS_JOB, Deck, Faults  # noqa: E402
 from steering import Steering  # noqa: E402
 from test_live import BATCH, SAMPLES, Live  # noqa: E402
 
 SIZES = (1, 2, 3, 4, 6, 8)
-EPOCHS = 150
-PATIENCE = 120.0  # seconds for a size to be reached, whatever was killed
-FAULTS = ("onesd", "agent", "satellite's ones-run", "satellite's job", "ones-run")
-FAULT_EVERY = 4  # resizes, on the average
-SHARE_OF_BASE = 0.15  # of the faults: it costs a job each time
-AGENT = "/opt/ones/bin/ones-agent"
+EPOCHS = 70
+KINDS = ("alone", "alone", "twice", "during a checkpoint")
+CHANGES = ("growth", "shrink", "both at once", "in the last three steps", "during a checkpoint")
+ROUND = 2.0  # seconds
+SEEN_LATE = 3.0  # seconds in which Slurm ends a job, and we see it
+PATIENCE = 90.0  # seconds for a size to be reached, whatever was killed
+STANDSTILL = 25.0  # seconds between two steps, where all workers begin anew even
+FAULT_EVERY = 3  # resizes
+ENOUGH = 100  # resizes in which everything happens
+CHECKPOINT_SECONDS = 0.3
+SETTINGS = f"""
+round = {ROUND}
+[agent]
+interval = 0.5
+[guard]
+grace_time = 3.0
+live_grace_time = 0.5
+[moves]
+checkpoint_timeout = 30.0
+live_timeout = 60.0
+"""
 
 
 @dataclass(slots=True)
@@ -58,38 +76,75 @@ class Found:
 
     resizes: int = 0
     jobs: int = 0
+    completed: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
     pauses: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)  # seconds from a job's end to its last trace
+    standstill: float = 0.0
     lost: int = 0
     repeated: int = 0
     hangs: int = 0
     leftovers: int = 0
-
-    def __str__(self) -> str:
-        return json.dumps(self.as_json(), indent=1)
+    fallbacks: int = 0
+    began: float = field(default_factory=time.monotonic)
 
     def as_json(self) -> dict[str, Any]:
         later = quantiles(self.pauses, n=20)[-1] if len(self.pauses) > 1 else None
         return {
             "resizes": self.resizes,
-            "jobs": self.jobs,
-            "faults": dict(sorted(self.faults.items())),
-            "pauses": len(self.pauses),
             "pause_median_s": median(self.pauses) if self.pauses else None,
             "pause_p95_s": later,
             "lost_samples": self.lost,
             "repeated_samples": self.repeated,
             "hangs": self.hangs,
             "leftovers": self.leftovers,
+            "fallbacks": self.fallbacks,
+            "pauses": len(self.pauses),
+            "jobs": self.jobs,
+            "jobs_completed": self.completed,
+            "seconds": time.monotonic() - self.began,
+            "longest_standstill_s": self.standstill,
+            "longest_end_s": max(self.ends, default=0.0),
+            "asked": dict(sorted(self.asked.items())),
+            "exercised": dict(sorted(self.changes.items())),
+            "killed": dict(sorted(self.faults.items())),
         }
 
     @property
+    def missing(self) -> list[str]:
+        """What should have happened in a soak as long as this."""
+        if self.resizes < ENOUGH:
+            return []
+        wanted = [(kind, self.changes) for kind in CHANGES]
+        wanted += [(kind, self.faults) for kind in CARDS]
+        return [kind for kind, happened in wanted if not happened[kind]]
+
+    @property
     def good(self) -> bool:
-        return not (self.lost or self.repeated or self.hangs or self.leftovers)
+        faults = self.lost, self.repeated, self.hangs, self.leftovers, self.fallbacks
+        return not (any(faults) or self.missing)
 
 
 class HangError(Exception):
     """Something that was to come didn't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The jobs as Slurm has them now."""
+
+    state: str = ""
+    host: str = ""
+    gpus: int = 0  # of the job and its satellites
+    satellites: dict[int, str] = field(default_factory=dict)  # that run, and where
+    left: tuple[int, ...] = ()  # satellites that aren't gone altogether
+    at_gate: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return self.state in ("PENDING", "RUNNING")
 
 
 class Soak:
@@ -101,152 +156,198 @@ class Soak:
         self.random = random.Random(seed)
         self.wanted = resizes
         self.found = Found()
-        self._seen: dict[tuple[int, int], float] = {}  # job and generation -> pause
+        self.kinds = Deck(KINDS, self.random)
+        self.faults = Faults(self.live, self.random)
+        self.found.faults = self.faults.done
+        self._pauses: dict[tuple[int, int], float] = {}  # of a job's generation
+        self._until_fault = FAULT_EVERY
 
     def run(self) -> Found:
         self.live.steering.prepare()
-        self.live.start()
+        self.cluster.run("ctl", "rm -rf /home/alice/*gate-* /home/alice/seen-*")
+        self.live.start(settings=SETTINGS)
         while self.found.resizes < self.wanted and self.found.hangs < 3:
             self.found.jobs += 1
             self.train()
-        self.found.pauses = list(self._seen.values())
+        self.found.pauses = list(self._pauses.values())
         self.live.steering.prepare()
         return self.found
 
     def train(self) -> None:
         """One job from its start to its end."""
         self.cluster.run("ctl", "rm -f /run/ones/asked.json")
-        job = self.live.submit(str(EPOCHS))
+        gpus = self.random.choice([1, 1, 2])
+        words = [str(EPOCHS), str(CHECKPOINT_SECONDS)]
+        job = self.live.submit(*words, gpus=gpus)
+        total = EPOCHS * SAMPLES
+        last = total - SAMPLES % BATCH - BATCH * self.random.choice([0, 1, 2, 2, 3])
+        self.cluster.run("ctl", f"echo {last} > gate-{job}", "alice")
+        say(f"job {job}: {gpus} GPUs of its own, held at {last} of {total}")
+        killed, windows = "", []
+        losses = self.faults.total_losses
         try:
-            self.until(lambda: self.live.workers(job) == 1, f"job {job} training")
-            while self.found.resizes < self.wanted and self.runs(job):
-                self.resize(job)
+            self.wait(job, lambda look: look.gpus == self.workers(job) == gpus)
+            size = gpus
+            while self.found.resizes < self.wanted and self.look(job).lives:
+                began = time.time()
+                size, killed, kind = self.resize(job, gpus, size)
+                if killed not in ENDS_JOB:
+                    self.found.resizes += 1
+                    self.found.asked[kind] += 1
+                if kind == "during a checkpoint":
+                    windows.append((began, time.time()))
         except HangError as hang:
             self.found.hangs += 1
             say(f"HANG: {hang}")
             self.explain(job)
-        self.finish(job)
+        self.finish(job, killed, windows, self.faults.total_losses - losses)
 
-    def resize(self, job: int) -> None:
-        size = self.random.choice(SIZES)
-        self.found.resizes += 1
-        how = self.random.choice(["alone", "alone", "twice", "checkpoint", "late"])
-        fault = self.random.random() < 1 / FAULT_EVERY
-        say(f"{self.found.resizes}: job {job} to {size}, {how}")
-        if how == "late":
-            self.near_the_end(job)
+    def resize(self, job: int, least: int, now: int) -> tuple[int, str, str]:
+        """Ask for another size, and wait for it; the size, what was killed, how it was asked."""
+        size = self.random.choice([size for size in SIZES if size >= least and size != now])
+        kind = self.kinds.deal()
+        say(f"{self.found.resizes + 1}: job {job} from {now} to {size}, {kind}")
+        due: list[tuple[float, str]] = []
+        if kind == "twice":
+            due.append((self.random.uniform(0.3, 5.0), "ask"))
+        self._until_fault -= 1
+        if not self._until_fault:
+            self._until_fault = FAULT_EVERY
+            due.append((self.random.uniform(0.0, 5.0), "kill"))
+        due.sort()
+        gate = self.random.uniform(0.0, 7.0)  # seconds to hold it up there
+        began, killed, held_since = time.monotonic(), "", 0.0
         self.live.ask_for(job, size)
-        if how == "twice":
-            time.sleep(self.random.uniform(0.5, 6.0))
-            size = self.random.choice(SIZES)
-            self.live.ask_for(job, size)
-        if how == "checkpoint":
-            time.sleep(self.random.uniform(0.0, 4.0))
-            self.cluster.run("ctl", f"scancel --signal=USR1 {job}", check=False)
-        if fault:
-            time.sleep(self.random.uniform(0.0, 8.0))
-            self.break_something(job)
-        self.until(
-            lambda: not self.runs(job) or self.live.workers(job) == size == self.held(job),
-            f"job {job} with {size} GPUs",
-        )
-        self.take_pauses(job)
+        while True:
+            look, now_s = self.look(job), time.monotonic()
+            if not look.lives:
+                return size, killed, kind
+            if look.at_gate:
+                held_since = held_since or now_s
+                if now_s - held_since > gate:
+                    self.cluster.run("ctl", f"rm -f /home/alice/gate-{job}")
+            reached = look.gpus == size and self.is_at(job, size)
+            if due and (reached or now_s - began > due[0][0]):
+                _, what = due.pop(0)
+                if what == "ask":
+                    others = [each for each in SIZES if each >= least and each != size]
+                    size = self.random.choice(others)
+                    say(f"   no, to {size}")
+                    self.live.ask_for(job, size)
+                else:
+                    killed = self.faults.strike(job, look.host, look.satellites)
+                    say(f"   killed: {killed}")
+                    time.sleep(0.5)
+                began = began if due else time.monotonic()
+            elif reached:
+                self.take_pauses(job)
+                return size, killed, kind
+            if kind == "during a checkpoint":
+                self.cluster.run("ctl", f"scancel --signal=USR1 {job}", check=False)
+            if now_s - began > PATIENCE:
+                raise HangError(f"job {job} with {size} GPUs: not within {PATIENCE:.0f} s")
+            time.sleep(0.1)
 
-    def near_the_end(self, job: int) -> None:
-        """Wait for the last steps, if they are not far."""
-        total = EPOCHS * SAMPLES
-        with contextlib.suppress(HangError):
-            if total - self.samples(job) < 40 * BATCH:
-                self.until(
-                    lambda: not self.runs(job) or total - self.samples(job) < 6 * BATCH, "its end"
-                )
-
-    def break_something(self, job: int) -> None:
-        kind = self.random.choice(FAULTS[:-1])
-        if self.random.random() < SHARE_OF_BASE:
-            kind = FAULTS[-1]
-        satellites = self.live.satellites()
-        if kind.startswith("satellite") and not satellites:
-            kind = "onesd"
-        self.found.faults[kind] += 1
-        say(f"   killed: {kind}")
-        match kind:
-            case "onesd":
-                self.live.steering.kill()
-                self.live.start(ready=False)
-            case "agent":
-                node = self.random.choice(["n1", "n2"])
-                self.cluster.run(node, "pkill -KILL -f '[b]in/ones-agent'", check=False)
-                again = ["docker", "exec", "--detach", f"{self.cluster.name}-{node}", AGENT]
-                subprocess.run(again, check=True)
-            case "satellite's ones-run":
-                victim = self.random.choice(satellites)
-                node = self.live.steering.slurm(victim, "nodelist")
-                kill = "pkill -KILL -u alice -o -f '[r]untime.launcher --join'"
-                if node:
-                    self.cluster.run(node, kill, check=False)
-            case "satellite's job":
-                self.cluster.run("ctl", f"scancel {self.random.choice(satellites)}", check=False)
-            case _:
-                host = self.live.steering.slurm(job, "batchhost")
-                if host:
-                    self.cluster.run(host, "pkill -KILL -o -f '[o]nes-run --live'", check=False)
-
-    def finish(self, job: int) -> None:
+    def finish(
+        self, job: int, killed: str, windows: Iterable[tuple[float, float]], losses: int
+    ) -> None:
         """End what is left of the job, and look at what it has done and left behind."""
-        ended = self.live.steering.state(job)
-        self.cluster.run("ctl", f"scancel {job}", check=False)
+        self.cluster.run("ctl", f"rm -f /home/alice/gate-{job}; scancel {job}", check=False)
         with contextlib.suppress(HangError):
-            self.until(lambda: not self.runs(job), f"job {job} gone")
-        if not self.gone():
-            self.found.leftovers += 1
-            say(f"LEFT OVER: satellites {self.live.satellites()}")
+            self.wait(job, lambda look: not look.lives)
+        self.wait_until_gone(job)
+        state = self.live.steering.state(job)
+        if state == "FAILED" and killed not in ENDS_JOB:
+            self.found.hangs += 1
+            say(f"FAILED: job {job}")
             self.explain(job)
-        lost, repeated = judge(self.live.account(job), complete=ended == "COMPLETED")
-        if lost or repeated:
-            say(f"SAMPLES of job {job} ({ended}): {lost} lost, {repeated} repeated")
-        self.found.lost += lost
-        self.found.repeated += repeated
+        self.found.completed += state == "COMPLETED"
+        notes = self.live.notes(job)
+        task = Task(epochs=EPOCHS, samples=SAMPLES, batch=BATCH)
+        account = account_of(notes, task, complete=state == "COMPLETED")
+        self.judge(job, account, losses)
+        written = [note["time"] for note in notes if "checkpoint" in note]
+        self.found.changes["during a checkpoint"] += sum(
+            any(began <= at <= ended for at in written) for began, ended in windows
+        )
 
-    def gone(self) -> bool:
-        """Whether neither satellites nor launchers are left, in the time that they have."""
+    def judge(self, job: int, account: Account, losses: int) -> None:
+        found = self.found
+        found.lost += account.lost
+        found.repeated += account.repeated
+        found.changes.update(account.changes)
+        found.standstill = max(found.standstill, account.standstill)
+        if account.lost or account.repeated:
+            say(f"SAMPLES of job {job}: {account.lost} lost, {account.repeated} repeated")
+        if account.standstill > STANDSTILL:
+            found.hangs += 1
+            say(f"STOOD STILL: job {job} for {account.standstill:.1f} s")
+        if account.strands - 1 > losses:
+            found.fallbacks += account.strands - 1 - losses
+            say(f"FELL BACK: job {job}: {account.strands} strands, {losses} times all were killed")
+            self.explain(job)
+
+    def wait_until_gone(self, job: int) -> None:
+        """Neither satellites nor launchers are left, in the time that they have."""
         launchers = "pgrep -u alice -f 'runtime.launcher|[o]nes-run' || true"
-        with contextlib.suppress(HangError):
-            self.until(
-                lambda: (
-                    not self.live.satellites()
-                    and not any(self.cluster.run(n, launchers).stdout for n in ("n1", "n2"))
-                ),
-                "nothing left over",
-                within=40.0,
-            )
-            return True
-        return False
+        ended = time.monotonic()
+        late = False
+        while self.look(job).left or any(
+            self.cluster.run(node, launchers).stdout for node in ("n1", "n2")
+        ):
+            took = time.monotonic() - ended
+            if took > ROUND + SEEN_LATE and not late:
+                late = True
+                self.found.leftovers += 1
+                say(f"LEFT OVER after {took:.1f} s: {self.look(job).left}")
+                self.explain(job)
+            if took > PATIENCE:
+                self.cluster.run("ctl", "squeue -h -o %A | xargs -r scancel --signal=KILL")
+                break
+            time.sleep(0.1)
+        self.found.ends.append(time.monotonic() - ended)
+
+    def is_at(self, job: int, size: int) -> bool:
+        status = self.live.status(job)
+        return status is not None and status["settled"] and status["workers"] == size
+
+    def workers(self, job: int) -> int:
+        return self.live.workers(job)
 
     def take_pauses(self, job: int) -> None:
         status = self.live.status(job)
         for change in (status or {}).get("resizes", ()):
             if change["pause"] is not None and change["before"]:
-                self._seen[job, change["generation"]] = change["pause"]
+                self._pauses[job, change["generation"]] = change["pause"]
 
-    def samples(self, job: int) -> int:
-        told = [one for one in self.live.steering.ask("jobs")["jobs"] if one["job"] == job]
-        return int(told[0]["samples"] or 0) if told else 0
+    def look(self, job: int) -> Look:
+        columns = "jobid:12,state:14,batchhost:20,tres-alloc:200,admin_comment:80"
+        gates = f"cd /home/alice; test -e gate-{job} && test -e at-gate-{job} && echo held"
+        command = f"squeue -h -t all -O {columns}; {gates} || true"
+        gpus, state, host, satellites, left = 0, "", "", {}, []
+        lines = self.cluster.run("ctl", command).stdout.splitlines()
+        for words in (line.split() for line in lines):
+            if len(words) < 3 or not words[0].isdecimal():
+                continue
+            number, tied = int(words[0]), f"ONES1S:base={job};" in words[-1]
+            if number == job:
+                state = words[1]
+                host = words[2] if words[2].startswith("n") else ""
+            if tied and words[1] in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"):
+                left.append(number)
+            if words[1] == "RUNNING" and (tied or number == job):
+                found = [part for part in words[3].split(",") if part.startswith("gres/gpu=")]
+                gpus += sum(int(part.split("=")[1]) for part in found)
+                if tied:
+                    satellites[number] = words[2]
+        return Look(state, host, gpus, satellites, tuple(left), "held" in lines)
 
-    def held(self, job: int) -> int:
-        """GPUs of the job and its satellites, as Slurm says."""
-        jobs = [job, *self.live.satellites()]
-        return sum(self.live.steering.gpus(each) for each in jobs)
-
-    def runs(self, job: int) -> bool:
-        return self.live.steering.state(job) in ("PENDING", "RUNNING")
-
-    def until(self, condition: Any, what: str, *, within: float = PATIENCE) -> None:
-        end = time.monotonic() + within
-        while not condition():
+    def wait(self, job: int, so: Callable[[Look], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not so(self.look(job)):
             if time.monotonic() > end:
-                raise HangError(f"{what}: not within {within:.0f} s")
-            time.sleep(0.3)
+                raise HangError(f"job {job}: {self.look(job)} after {PATIENCE:.0f} s")
+            time.sleep(0.2)
 
     def explain(self, job: int) -> None:
         """All that may tell what went wrong."""
@@ -257,40 +358,6 @@ class Soak:
             done = self.cluster.run("ctl", command, check=False)
             say(done.stdout + done.stderr)
         say(json.dumps(self.live.status(job)))
-
-
-def judge(lines: Iterable[Mapping[str, Any]], *, complete: bool) -> tuple[int, int]:
-    """Samples lost and repeated, by what the workers wrote before and after each step."""
-    steps: dict[int, list[Mapping[str, Any]]] = {}
-    for line in lines:
-        steps.setdefault(int(line["at"]), []).append(line)
-    lost = repeated = 0
-    epochs: dict[int, Counter[int]] = {}
-    for at, written in steps.items():
-        last = max(line["restarts"] for line in written)
-        mine = [line for line in written if line["restarts"] == last]
-        done = [line for line in mine if line["committed"]]
-        if not done:
-            continue
-        ids = Counter(number for line in done for number in line["ids"])
-        size = min(BATCH, SAMPLES - at % SAMPLES)
-        if ids.total() < size:
-            # Who was killed in between has committed it with the others, of whom it was one.
-            known = {line["pid"] for line in done}
-            workers = {line["workers"] for line in done}
-            ids.update(
-                number
-                for line in mine
-                if not line["committed"] and line["pid"] not in known and line["workers"] in workers
-                for number in line["ids"]
-            )
-        epochs.setdefault(at // SAMPLES, Counter()).update(ids)
-    last_epoch = max(epochs, default=0)
-    for epoch, seen in epochs.items():
-        repeated += sum(times - 1 for times in seen.values())
-        if complete or epoch < last_epoch:
-            lost += SAMPLES - len(seen)
-    return lost, repeated
 
 
 def say(text: str) -> None:
@@ -316,10 +383,12 @@ def main() -> None:
         if ours:
             subprocess.run([script, "down"], check=False)
     if options.json:
-        print(found)
+        print(json.dumps(found.as_json(), indent=1))
     else:
         for name, value in found.as_json().items():
             print(f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}")
+    if found.missing:
+        say(f"soak-live: error: never happened: {', '.join(found.missing)}")
     sys.exit(0 if found.good else 1)
 
 

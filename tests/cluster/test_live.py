@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -44,13 +44,20 @@ class Live:
     def cluster(self) -> Cluster:
         return self.steering.cluster
 
-    def start(self, *options: str, ready: bool = True) -> None:
-        self.cluster.run("ctl", "cat > /etc/ones/ones.d/test.toml", stdin=SETTINGS)
+    def start(self, *options: str, ready: bool = True, settings: str = SETTINGS) -> None:
+        self.cluster.run("ctl", "cat > /etc/ones/ones.d/test.toml", stdin=settings)
         self.steering.start_steered(*options, policy="asked", ready=ready)
 
-    def submit(self, *words: str, gpus: int = 1, sizes: str = "1-8", user: str = "alice") -> int:
-        options = [f"--elastic={sizes}", f"--gpus=v100:{gpus}", f"--ntasks={gpus}"]
-        return self.steering.submit(user, *options, "/home/jobs/live.sbatch", *words)
+    def submit(
+        self,
+        *words: str,
+        gpus: int = 1,
+        sizes: str = "1-8",
+        user: str = "alice",
+        options: Sequence[str] = (),
+    ) -> int:
+        asked = [f"--elastic={sizes}", f"--gpus=v100:{gpus}", f"--ntasks={gpus}", *options]
+        return self.steering.submit(user, *asked, "/home/jobs/live.sbatch", *words)
 
     def ask_for(self, job: int, gpus: int) -> None:
         put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
@@ -100,7 +107,11 @@ class Live:
 
     def account(self, job: int, user: str = "alice") -> list[dict[str, Any]]:
         """What the workers wrote: each step that they committed, and their samples of it."""
-        text = self.cluster.run("ctl", f"cat /home/{user}/seen-{job}/*").stdout
+        return [line for line in self.notes(job, user) if "ids" in line]
+
+    def notes(self, job: int, user: str = "alice") -> list[dict[str, Any]]:
+        """All that the workers wrote down: their steps and their checkpoints."""
+        text = self.cluster.run("ctl", f"cat /home/{user}/seen-{job}/*", check=False).stdout
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
@@ -149,12 +160,12 @@ def test_a_job_goes_from_1_to_4_to_2_to_8_to_3_gpus_and_no_survivor_is_restarted
     assert {line["workers"] for line in lines} >= {1, 2, 3, 4, 8}
     # Each process trains without a gap from its first step to its last.
     starts = sorted({line["at"] for line in lines})
-    steps: dict[int, list[int]] = {}
+    steps: dict[str, list[int]] = {}
     for line in lines:
-        steps.setdefault(line["pid"], []).append(starts.index(line["at"]))
-    for pid, mine in steps.items():
-        assert all(later == earlier + 1 for earlier, later in pairwise(sorted(mine))), pid
-    always = [pid for pid, mine in steps.items() if len(mine) == len(starts)]
+        steps.setdefault(line["worker"], []).append(starts.index(line["at"]))
+    for worker, mine in steps.items():
+        assert all(later == earlier + 1 for earlier, later in pairwise(sorted(mine))), worker
+    always = [worker for worker, mine in steps.items() if len(mine) == len(starts)]
     assert len(always) == 1  # the one of the job's own GPU
 
     life = live.steering.ask("job", str(job))

@@ -102,6 +102,7 @@ class FakeSlurm:
     locked: bool = False  # held so that the owner can't release it
     stopped_at: float = -1.0
     timeout: float = 20.0
+    deaf: bool = False  # agrees to give nodes back, and does not
     before: Callable[[str], None] = lambda _command: None  # runs before each command takes effect
 
     @property
@@ -156,8 +157,15 @@ class FakeSlurm:
         self.held_by, self.locked = "ones", False
 
     def _update(self, fields: dict[str, str]) -> None:
-        assert self.job.state != "RUNNING", "this update takes nodes away from a running job"
         job = self.job
+        if job.state == "RUNNING":
+            assert set(fields) == {"NodeList"}, "other updates may take nodes away, and fail"
+            if self.deaf:
+                return
+            left = expand(fields["NodeList"])
+            gpus = {node: gpus for node, gpus in job.gpus_on.items() if node in left}
+            self.job = replace(job, nodes=fold(left), gpus_on=gpus)
+            return
         if "NumNodes" in fields:
             least, most = fields["NumNodes"].split("-")
             job = replace(job, nodes_wanted=(int(least), int(most)))

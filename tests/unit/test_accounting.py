@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ones.slurm_ext.accounting import Run, runs_of
+from ones.slurm_ext.accounting import Held, Run, runs_of
 from ones.slurm_ext.errors import SlurmError
 
 TYPED = "billing=4,cpu=4,gres/gpu:v100=4,gres/gpu=4,mem=2000M,node=1"
@@ -38,6 +38,22 @@ def test_each_start_of_a_job_is_a_run_in_order() -> None:
     assert runs[0].state == "CANCELLED"
     assert runs[2] == Run(
         job=12, ordinal=1, started=1200, ended=1300, state="REQUEUED", nodes="n[1-2]", gpus=4
+    )
+
+
+RESIZED = f"""\
+12|0|1000|1100|RESIZING|{TYPED}|n[1-3]
+12|0|1000|1300|COMPLETED|cpu=2,gres/gpu=2,node=1|n1
+12|0|1000|1200|RESIZING|cpu=3,gres/gpu=3,node=2|n[1-2]
+"""
+
+
+def test_a_run_that_got_smaller_is_one_run_that_held_more_before() -> None:
+    (run,) = runs_of(Sacct(RESIZED), [12])
+    assert (run.started, run.ended, run.nodes, run.gpus) == (1000, 1300, "n1", 2)
+    assert run.before == (
+        Held(until=1100, nodes="n[1-3]", gpus=4),
+        Held(until=1200, nodes="n[1-2]", gpus=3),
     )
 
 

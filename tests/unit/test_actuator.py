@@ -6,7 +6,7 @@ import pytest
 from fake_slurm import MARK, FakeSlurm, a_record
 
 from ones.policies.model import Placement
-from ones.slurm_ext.actions import Hold, Release, Request, RequeueHold, Reshape, Signal
+from ones.slurm_ext.actions import GiveBack, Hold, Release, Request, RequeueHold, Reshape, Signal
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 
@@ -206,3 +206,45 @@ def test_memory_that_slurm_agreed_to_but_did_not_take_is_a_failure() -> None:
     slurm = held()
     with pytest.raises(SlurmError, match="asks for 0 MiB of each node, not 2000"):
         Actuator(slurm).perform(Reshape(1, 0, TWO_BY_TWO, Request(memory=2000)))
+
+
+def on_three(**changes: object) -> FakeSlurm:
+    nodes = {"n1": 2, "n2": 2, "n3": 2}
+    return running(nodes="n[1-3]", gpus_on=nodes, batch_host="n1", **changes)
+
+
+def test_nodes_are_given_back_by_naming_those_that_stay() -> None:
+    slurm = on_three()
+    after = Actuator(slurm).perform(GiveBack(1, 0, ("n2",)))
+    assert slurm.written == ["scontrol update JobId=1 NodeList=n[1,3]"]
+    assert after is not None
+    assert after.nodes == "n[1,3]"
+    Actuator(slurm).perform(GiveBack(1, 0, ("n2",)))  # done already
+    assert len(slurm.written) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "words"),
+    [
+        ({}, ("n1",), "can't give back its first node n1"),
+        ({}, ("n1", "n2", "n3"), "can't give back its first node n1"),
+        ({"restarts": 1}, ("n2",), "restarted 1 times, not 0"),
+        ({"state": "PENDING"}, ("n2",), "pending"),
+        ({"flags": frozenset({"COMPLETING"})}, ("n2",), "running completing"),
+        ({"admin_comment": ""}, ("n2",), "not marked"),
+    ],
+)
+def test_the_first_node_and_those_of_another_run_are_not_given_back(
+    changes: dict[str, object], nodes: tuple[str, ...], words: str
+) -> None:
+    slurm = on_three(**changes)
+    with pytest.raises(JobChanged, match=words):
+        Actuator(slurm).perform(GiveBack(1, 0, nodes))
+    assert slurm.written == []
+
+
+def test_a_node_that_slurm_only_says_it_has_taken_back_is_an_error() -> None:
+    slurm = on_three()
+    slurm.deaf = True
+    with pytest.raises(SlurmError, match=r"Slurm agreed, but the job has n\[1-3\]"):
+        Actuator(slurm).perform(GiveBack(1, 0, ("n2",)))

@@ -64,6 +64,10 @@ class Ground:
         self.wanted: frozenset[int] = frozenset()
         self.present: frozenset[int] = frozenset({0})
         self.away: list[int] = []
+        self.own_homes: dict[str, int] = {}
+
+    def own(self) -> dict[str, int]:
+        return dict(self.own_homes)
 
     def homes(self) -> dict[int, int]:
         return dict(self.inside)
@@ -82,8 +86,11 @@ class Ground:
             self.at_door.discard(job)
             self.inside.pop(job, None)
 
-    def want(self, homes: frozenset[int], batch: int | None) -> None:
-        self.wanted, self.settled = homes, False
+    def want(
+        self, homes: frozenset[int], batch: int | None, *, without: frozenset[int] = frozenset()
+    ) -> None:
+        own = set(self.own_homes.values()) - without
+        self.wanted, self.settled = homes | own, False
 
     def members(self) -> frozenset[Slot] | None:
         return frozenset(Slot(home, 0) for home in self.present) if self.settled else None
@@ -131,6 +138,40 @@ class Site:
 @pytest.fixture
 def site() -> Site:
     return Site()
+
+
+def test_a_satellite_that_was_to_stay_and_is_lost_meanwhile_fails_the_order(site: Site) -> None:
+    site.ground.inside, site.ground.present = {11: 1}, frozenset({0, 1})
+    site.errands.take(an_order(keep=[11]))
+    site.ground.inside = {}
+    site.errands.lost(11)
+    assert (site.errands.state, site.errands.reason) == ("failed", "satellite 11 was lost")
+    assert site.ground.away == [100]
+    site.ground.at_door.add(100)
+    site.errands.look()
+    assert site.ground.wanted == frozenset()
+
+
+def test_a_node_of_the_jobs_own_leaves_in_the_change_that_brings_a_satellite(site: Site) -> None:
+    site.ground.own_homes, site.ground.present = {"n2": 1, "n3": 2}, frozenset({0, 1, 2})
+    site.ground.inside = {11: 3}
+    site.errands.take(an_order(keep=[11], leave=["n2", "n4"], add=[]))
+    assert site.ground.wanted == {2, 3}
+    assert site.errands.state == "working"
+    site.ground.change()
+    site.errands.look()
+    assert site.errands.state == "done"
+
+
+def test_an_order_whose_node_trains_on_has_failed(site: Site) -> None:
+    site.ground.own_homes, site.ground.present = {"n2": 1}, frozenset({0, 1})
+    site.errands.take(an_order(leave=["n2"], add=[]))
+    site.ground.settled = True
+    site.errands.look()
+    assert (site.errands.state, site.errands.reason) == (
+        "failed",
+        "the workers could not be brought together",
+    )
 
 
 TWO = [{"node": "n1", "gpus": 1}, {"node": "n2", "gpus": 3}]

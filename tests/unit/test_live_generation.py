@@ -412,7 +412,8 @@ def test_any_order_of_joins_leaves_and_crashes_ends_in_agreement(number: int, fi
         alive = sorted(world.processes)
         if kind <= 3:
             known = [Slot(home, i) for home in world.homes for i in range(world.slots[home])]
-            world.tell(Wanted(frozenset(seed.sample(known, seed.randint(1, len(known))))))
+            wanted = frozenset(seed.sample(known, seed.randint(1, len(known))))
+            world.tell(Wanted(wanted, together=seed.random() < 0.5))
         elif kind <= 5 and alive:
             world.kill(seed.choice(alive), seed.choice([-9, 1, -11]))
         elif kind == 6 and waiting:
@@ -449,6 +450,32 @@ def test_without_crashes_every_order_is_carried_out_and_nobody_who_stays_is_repl
         assert all(after[slot] == key for slot, key in before.items() if slot in wanted)
     assert not world.refused
     world.check()
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_who_leaves_together_with_those_who_come_trains_until_they_are_there(number: int) -> None:
+    world = a_world(random.Random(number), first=3)
+    world.settle()
+    world.changes.clear()
+    world.tell(Wanted(slots(0, 3, 4), together=True))
+    world.settle()
+    assert [change.slots for change in world.changes] == [tuple(sorted(slots(0, 3, 4)))]
+    world.check()
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_who_must_leave_does_not_wait_for_those_who_are_still_to_come(number: int) -> None:
+    world = a_world(random.Random(number), first=3)
+    world.settle()
+    world.tell(Wanted(slots(0, 1, 3), together=True))
+    world.tell(Wanted(slots(0, 3)))
+    gone = [each for each in world.processes.values() if each.slot.index in (1, 2)]
+    for each in world.processes.values():
+        each.ready = each.ready or each.slot.index == 3  # which never gets ready
+    world.run(2000)
+    assert not [each for each in gone if each.key in world.processes]
 
 
 @given(SEEDS, st.integers(1, 40))

@@ -18,8 +18,9 @@ from ones.daemon.store import Store
 from ones.daemon.wire import Live, NodeReport, Received
 from ones.policies.guard import Move
 from ones.policies.model import JobId, Placement
+from ones.slurm_ext.actions import GiveBack
 from ones.slurm_ext.actuator import JobChanged
-from ones.slurm_ext.live_moves import LiveLimits
+from ones.slurm_ext.live_moves import LiveLimits, LiveMove
 from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
@@ -32,6 +33,10 @@ class Hand:
     def __init__(self) -> None:
         self.ended: list[int] = []
         self.refuses = False
+        self.done: list[object] = []
+
+    def perform(self, action: object) -> None:
+        self.done.append(action)
 
     def end_satellite(self, number: int) -> None:
         self.ended.append(number)
@@ -84,6 +89,11 @@ class World:
         self.mover.tick(self.snapshot, {})
         self.mover.clean(self.snapshot)
 
+    def give_up(self, **said: Any) -> None:
+        """A round in which the job has said this, when nothing else is under way."""
+        self.say(**said)
+        self.mover.give_up_nodes(self.snapshot, [move.job for move in self.mover.open()])
+
     def order(self) -> Any:
         return self.mover.order(1, self.job)
 
@@ -115,6 +125,56 @@ def test_an_order_is_told_until_it_is_done_and_by_an_onesd_that_was_killed_as_we
     assert row is not None
     assert tuple(row) == (3, 64)
     assert world.learning.experience().live_cost(JobId(1), None, prior=9.0) == 1.0  # the least
+
+
+def test_a_node_is_given_back_by_an_onesd_that_was_killed_just_before_as_well(
+    world: World,
+) -> None:
+    own = {"n1": 1, "n2": 2}
+    world.job = replace(BASE, nodes="n[1-2]", gpus_on=own, batch_host="n1")
+    world.say(own={"n2": 2})
+    assert world.mover.keeps(world.job) == Placement.of({"n1": 1})
+    world.begin(n1=1)
+    world.tick()
+    assert world.order().leave == ("n2",)
+    assert world.hand.done == []
+    world.again()
+    world.say(order=100, state="done", own={"n2": 0})
+    for _ in range(2):
+        world.tick()
+    given = GiveBack(job=1, restarts=0, nodes=("n2",))
+    assert world.hand.done == [given, given]  # until Slurm shows it
+    world.again()
+    world.say(order=100, state="done", own={"n2": 0})
+    world.job = replace(world.job, nodes="n1", gpus_on={"n1": 1})
+    world.tick()
+    assert world.hand.done == [given, given]
+    assert world.mover.open() == []
+    row = world.store.row("SELECT record FROM moves")
+    assert row is not None
+    assert LiveMove.from_json(row["record"]).outcome == "done"
+
+
+def test_a_node_of_a_jobs_own_that_lost_its_launcher_is_given_back_after_a_moment(
+    world: World,
+) -> None:
+    world.job = replace(BASE, nodes="n[1-2]", gpus_on={"n1": 1, "n2": 2}, batch_host="n1")
+    for workers in (1, 0):
+        world.give_up(own={"n2": workers})
+        world.now += GRACE - 1
+    world.give_up(own={"n2": 0})
+    assert world.mover.open() == []
+    world.now += 2
+    world.give_up(own={"n2": 0}, order=7, state="working")
+    assert world.mover.open() == []  # it may be about to come
+    for _ in range(2):
+        world.now += GRACE + 1
+        world.give_up(own={"n2": 0})
+    (move,) = world.mover.open()
+    assert dict(move.target.gpus_on) == {"n1": 1}
+    assert move.reason == "nothing of it is left on n2"
+    world.give_up(own={"n2": 0})
+    assert world.mover.open() == [move]
 
 
 def test_a_job_is_able_by_its_launchers_fresh_word_in_this_very_run(world: World) -> None:

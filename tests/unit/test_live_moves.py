@@ -17,6 +17,7 @@ from ones.slurm_ext.live_moves import (
     Order,
     Said,
     advance,
+    core,
     next_order,
     promised,
 )
@@ -47,6 +48,7 @@ def a_live_job(*satellites: JobRecord, **gpus_on: int) -> JobRecord:
         state="RUNNING",
         held=False,
         gpus_on=gpus_on or {"n1": 1},
+        batch_host="n1",
         satellites=satellites,
     )
 
@@ -68,12 +70,17 @@ class World:
     fewest: int = 99  # GPUs it had at any time
     others: dict[str, int] = field(default_factory=dict)
     last: int = 100
+    own: dict[str, int] = field(default_factory=dict)  # workers on further nodes of its own
+    takes_back: bool = True  # whether Slurm does
+    given: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.say("idle", 0)
 
     def say(self, state: str, order: int, reason: str = "") -> None:
-        self.said = Said(at=self.now, able=True, order=order, state=state, reason=reason)
+        self.said = Said(
+            at=self.now, able=True, order=order, state=state, reason=reason, own=dict(self.own)
+        )
 
     @property
     def free(self) -> dict[str, int]:
@@ -94,6 +101,8 @@ class World:
         self.now += 1.0
         if after.order is not None and not after.outcome and self.obeys:
             self.obey(after.order)
+        if after.step == "giving" and not after.outcome and self.takes_back:
+            self.take_back(after.order)
         self.fewest = min(self.fewest, sum(self.job.held_on.values()))
         return after
 
@@ -107,8 +116,18 @@ class World:
             assert gpus <= self.free[node], "more than is free beside those that leave"
             self.last += 1
             stay.append(a_satellite(self.last, node, gpus, order=order.number))
+        for node in order.leave:
+            assert node != self.job.batch_host
+            self.own[node] = 0
         self.job = replace(self.job, satellites=tuple(stay))
         self.say("done", order.number)
+
+    def take_back(self, order: Order | None) -> None:
+        assert order is not None
+        assert not any(self.own[node] for node in order.leave), "somebody trains there"
+        self.given += [node for node in order.leave if node in self.job.gpus_on]
+        left = {node: n for node, n in self.job.gpus_on.items() if node not in order.leave}
+        self.job = replace(self.job, gpus_on=left)
 
     def run(self, move: LiveMove, steps: int = 60) -> LiveMove:
         for _ in range(steps):
@@ -252,7 +271,64 @@ def test_a_mark_that_cant_be_read_ties_to_nothing() -> None:
     assert Tie.of(a_satellite(11, "n1", 1, order=700)) == Tie(1, 0, 700)
 
 
+def test_a_node_of_its_own_is_given_back_once_its_launcher_has_left_it() -> None:
+    world = World(a_live_job(n1=2, n2=2), own={"n2": 2})
+    move = world.run(a_move(n1=2))
+    assert (move.outcome, move.given) == ("done", ("n2",))
+    assert [(order.keep, order.add, order.leave) for order in world.orders] == [((), (), ("n2",))]
+    assert dict(world.job.gpus_on) == {"n1": 2}
+    # It comes back as a satellite.
+    assert world.run(replace(a_move(n1=2, n2=1), id=8)).outcome == "done"
+    assert dict(world.job.held_on) == {"n1": 2, "n2": 1}
+
+
+def test_a_part_of_a_node_of_its_own_goes_as_a_whole_and_a_satellite_takes_its_place() -> None:
+    world = World(a_live_job(n1=2, n2=3), own={"n2": 3}, others={"n2": 1})
+    assert world.run(a_move(n1=2, n2=1)).outcome == "done"
+    assert world.given == ["n2"]
+    assert dict(world.job.held_on) == {"n1": 2, "n2": 1}
+
+
+def test_the_first_node_and_those_without_a_known_launcher_are_never_given_back() -> None:
+    world = World(a_live_job(n1=2, n2=2), own={"n1": 2})
+    for target in (a_move(n1=2), a_move(n2=2)):
+        assert "own GPUs" in world.step(target).outcome
+    assert core(world.job, {"n1": 2, "n2": 2}) == placed(n1=2)
+    assert core(world.job, {}) == placed(n1=2, n2=2)
+    assert world.orders == []
+
+
+def test_a_node_whose_launcher_was_lost_is_given_back_by_the_next_move() -> None:
+    world = World(a_live_job(n1=2, n2=2), own={"n2": 0})
+    assert world.run(a_move(n1=2, n2=2)).outcome == "done"  # nothing to move
+    assert world.run(replace(a_move(n1=3, n2=2), id=8)).outcome == "done"
+    assert world.given == ["n2"]
+    assert dict(world.job.held_on) == {"n1": 3, "n2": 2}
+
+
+def test_where_slurm_does_not_take_a_node_back_the_move_ends_and_the_job_runs_on() -> None:
+    world = World(a_live_job(n1=2, n2=2), own={"n2": 2}, takes_back=False)
+    move = world.run(a_move(n1=2))
+    assert move.outcome == "failed: Slurm did not take n2 back; it runs on"
+    assert move.given == ()
+
+
 sizes = st.integers(min_value=0, max_value=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(targets=st.lists(st.tuples(sizes, sizes), min_size=1, max_size=6), own=sizes)
+def test_any_chain_of_targets_is_reached_with_the_jobs_first_node_kept(
+    targets: list[tuple[int, int]], own: int
+) -> None:
+    nodes = {"n1": 1, **({"n2": own} if own else {})}
+    world = World(a_live_job(**nodes), own={"n2": own} if own else {})
+    for number, (first, second) in enumerate(targets, start=1):
+        target = Placement.of({"n1": max(1, first), "n2": second})
+        move = LiveMove(id=number, job=1, restarts=0, target=target, begun_at=world.now)
+        assert world.run(move).outcome == "done"
+        assert dict(world.job.held_on) == dict(target.gpus_on)
+        assert world.job.gpus_on["n1"] == 1
 
 
 @settings(max_examples=200, deadline=None)

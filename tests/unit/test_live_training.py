@@ -354,3 +354,58 @@ def test_orders_that_make_no_sense_are_refused_and_training_goes_on(
         with pytest.raises(OrderFault, match=re.escape(reason)):
             training.order(message)
     assert training.ends(job) == 0
+
+
+def test_a_group_does_not_end_while_one_of_its_callbacks_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from ones.slurm_ext.runtime.live import group as groups
+
+    ended: list[object] = []
+    monkeypatch.setattr(groups.dist, "destroy_process_group", ended.append)
+    monkeypatch.setattr(groups, "QUIET", 0.0)
+    made = object()
+    group = groups.Group(made, rank=0, size=2, nccl=False, links={})
+    averaged: Any = torch.futures.Future()
+    found = group.outcome(averaged, "as it was", lambda: None)
+    group.drop()
+    assert not group.has_calmed(within=0.2)
+    assert ended == []
+    averaged.set_result("the mean of a bucket")
+    assert found.wait() == "the mean of a bucket"
+    end = time.monotonic() + 10
+    while not ended and time.monotonic() < end:
+        time.sleep(0.01)
+    assert ended == [made]
+
+
+class Unending:
+    """A collective whose data are lost on their way: gloo says nothing of it."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+def test_who_waits_for_data_that_were_lost_with_their_connection_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from ones.slurm_ext.runtime.live import group as groups
+
+    monkeypatch.setattr(groups, "CUT", 0.1)
+    group = groups.Group(object(), rank=0, size=2, nccl=False, links={})
+    averaged: Any = torch.futures.Future()
+    lost: list[bool] = []
+    found = group.outcome(averaged, "as it was", lambda: lost.append(True))
+    group.cut()
+    assert found.wait() == "as it was"
+    assert lost == [True]
+    with pytest.raises(RuntimeError) as fault:
+        group.finish(Unending())
+    assert groups.is_lost(fault.value)
+    assert not group.has_calmed(within=0.0)
+    averaged.set_result("too late")
+    assert not group.has_calmed(within=0.0)  # the other one is under way for ever

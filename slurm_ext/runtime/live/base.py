@@ -22,21 +22,20 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ones.slurm_ext.runtime.environment import Place
 from ones.slurm_ext.runtime.live.control import Control
-from ones.slurm_ext.runtime.live.desk import Desk, Order
-from ones.slurm_ext.runtime.live.errand import Errands
 from ones.slurm_ext.runtime.live.generation import Council
 from ones.slurm_ext.runtime.live.guests import Guest, Guests
 from ones.slurm_ext.runtime.live.home import HEARD, Home
 from ones.slurm_ext.runtime.live.link import JoinFile, LinkFault, Message
 from ones.slurm_ext.runtime.live.loop import Loop
-from ones.slurm_ext.runtime.live.recruits import Ours, Recruits
+from ones.slurm_ext.runtime.live.recruits import Ours
+from ones.slurm_ext.runtime.live.service import Service
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
     Action,
@@ -106,23 +105,19 @@ class Base:
         self._again = False
         self._store: Any = None
         self._port = 0
-        self._desk: Desk | None = None
-        self._errands: Errands | None = None
-        self._restarts = 0
-        self._order_since = 0  # the generation in which the last order came
-        self._order_pause: float | None = None
+        self._service: Service | None = None
 
     def serve(self, path: str, ours: Ours, environ: Mapping[str, str]) -> None:
         """Take onesd's orders from the node's agent, and have satellites come and go."""
-        self._restarts = ours.restarts
-        self._errands = Errands(self, Recruits(ours, environ))
-        self._desk = Desk(
+        self._service = Service(
             path,
-            job=ours.job,
-            restarts=ours.restarts,
-            watch=self._loop.watch,
-            forget=self._loop.forget,
-            take=self._take_order,
+            ours,
+            environ,
+            loop=self._loop,
+            council=self._council,
+            guests=self._guests,
+            take=self._take,
+            came=self._came,
         )
 
     def run(self) -> int:
@@ -137,7 +132,8 @@ class Base:
                 self._guests.keep_in_touch()
                 self._take(Tick())
                 self._answer()
-                self._report()
+                if self._service is not None:
+                    self._service.report(self._history)
         finally:
             self._close()
         if self._stopped and self._code in (0, -signal.SIGTERM):
@@ -173,9 +169,8 @@ class Base:
         ).write(self._folder / JOIN)
 
     def _close(self) -> None:
-        if self._errands is not None and self._desk is not None:
-            self._errands.close()
-            self._desk.close({**self._word(self._errands), "able": False})
+        if self._service is not None:
+            self._service.close()
         self._guests.close()
         self._control.close()
         (self._folder / JOIN).unlink(missing_ok=True)
@@ -219,15 +214,16 @@ class Base:
                 else:
                     self._guests.tell(slot.home, {"do": "kill", "worker": worker, "now": now})
             case Dismiss(home):
-                self._guests.dismiss(home)
+                own = self._service is not None and self._service.is_own(home)
+                self._guests.dismiss(home, see_off=own)
             case Changed(number, slots):
                 self._again = True
                 self._note_change(number, slots)
             case Refused(reason):
                 log.warning("ones-run: %s", reason)
                 self._control.answer({"ok": False, "error": reason})
-                if self._errands is not None:
-                    self._errands.refused(reason)
+                if self._service is not None:
+                    self._service.refused(reason)
             case End(code):
                 self._code = code
 
@@ -312,17 +308,19 @@ class Base:
     # Other launchers
 
     def _expects(self, ticket: str) -> bool:
-        return self._errands is not None and self._errands.wants(ticket, self._restarts)
+        return self._service is not None and self._service.expects(ticket)
 
     def _came(self, guest: Guest) -> None:
+        if self._service is not None:
+            self._service.came(guest)
         if not guest.waits:
             self._take(Opened(guest.home, guest.slots, guest.workers))
 
     def _lost(self, guest: Guest) -> None:
         if not guest.waits:
             self._take(Lost(guest.home))
-        if self._errands is not None and guest.job.isdecimal():
-            self._errands.lost(int(guest.job))
+        if self._service is not None:
+            self._service.lost(guest)
 
     def _guest_said(self, guest: Guest, message: Message) -> None:
         worker = message.get("worker")
@@ -342,86 +340,6 @@ class Base:
                     self._retire(guest.home, None)
             case _ if worker is not None:
                 self._said(int(worker), message)
-
-    # onesd's orders
-
-    def _take_order(self, order: Order) -> None:
-        assert self._errands is not None
-        if order.number != self._errands.number:
-            self._order_since, self._order_pause = self._council.number, None
-        self._errands.take(order)
-
-    def _report(self) -> None:
-        if self._errands is None or self._desk is None:
-            return
-        working = self._errands.state == "working"
-        self._errands.look()
-        if working:
-            pauses = [
-                each["pause"] or 0.0
-                for each in self._history
-                if each["generation"] > self._order_since
-            ]
-            self._order_pause = sum(pauses) if pauses else None
-        self._desk.say(self._word(self._errands))
-
-    def _word(self, errands: Errands) -> Message:
-        members = [self._where[key] for key in self._council.members if key in self._where]
-        parts = {str(job): 0 for job in (*errands.coming, *self.waiting())}
-        for job, home in self.homes().items():
-            parts[str(job)] = sum(1 for slot in members if slot.home == home)
-        word: Message = {
-            "workers": len(members),
-            "parts": parts,
-            "order": errands.number,
-            "state": errands.state,
-            "reason": errands.reason,
-            "able": not self._council.ending,
-        }
-        return word if self._order_pause is None else {**word, "pause": self._order_pause}
-
-    def homes(self) -> dict[int, int]:
-        ours = os.environ.get("SLURM_JOB_ID", "")
-        return {
-            int(guest.job): guest.home
-            for guest in self._guests
-            if guest.job.isdecimal() and guest.job != ours and not guest.waits
-        }
-
-    def waiting(self) -> frozenset[int]:
-        waiting = [guest for guest in self._guests if guest.waits]
-        return frozenset(int(guest.job) for guest in waiting if guest.job.isdecimal())
-
-    def let_in(self, jobs: Iterable[int]) -> None:
-        for job in jobs:
-            for guest in self._guests.of_job(job):
-                guest.waits = False
-                self._came(guest)
-
-    def send_away(self, jobs: Iterable[int]) -> None:
-        sent = [guest for job in jobs for guest in self._guests.of_job(job)]
-        left = {guest.home for guest in sent if not guest.waits}
-        for guest in sent:
-            if guest.waits:
-                self._guests.dismiss(guest.home)
-        if left:
-            slots = frozenset(slot for slot in self._council.slots if slot.home not in left)
-            self._take(Wanted(slots))
-
-    def want(self, homes: frozenset[int], batch: int | None) -> None:
-        satellites = set(self.homes().values())
-        slots = frozenset(
-            slot
-            for slot in self._council.slots
-            if slot.home in homes or slot.home not in satellites
-        )
-        self._take(Wanted(slots, batch))
-
-    def members(self) -> frozenset[Slot] | None:
-        council = self._council
-        if not council.settled:
-            return None
-        return frozenset(council.workers[key].slot for key in council.members)
 
     # Orders at the control socket
 

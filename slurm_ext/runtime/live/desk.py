@@ -28,6 +28,7 @@ class Order:
     number: int
     keep: frozenset[int]  # satellites, by Slurm job
     add: tuple[tuple[str, int], ...]  # node, GPUs
+    leave: frozenset[str]  # nodes of the base allocation that are given back
     gpu_type: str
     batch: int | None
     patience: float
@@ -45,6 +46,7 @@ def read_order(said: object, *, restarts: int) -> Order | None:
             number=int(said["number"]),
             keep=frozenset(int(job) for job in said.get("keep", ())),
             add=add,
+            leave=frozenset(str(node) for node in said.get("leave", ())),
             gpu_type=str(said.get("gpu_type", "")),
             batch=None if batch is None else int(batch),
             patience=float(said.get("patience", 60.0)),

@@ -37,8 +37,16 @@ class Ground(Protocol):
     def send_away(self, jobs: Iterable[int]) -> None:
         """End these satellites, in or at the door."""
 
-    def want(self, homes: frozenset[int], batch: int | None) -> None:
-        """Workers in all slots of these homes, of the base, and of whom nobody has ordered."""
+    def own(self) -> dict[str, int]:
+        """Further nodes of the job's own allocation -> their homes, of those that are in."""
+
+    def want(
+        self, homes: frozenset[int], batch: int | None, *, without: frozenset[int] = frozenset()
+    ) -> None:
+        """Workers in all slots of these homes, of the base, and of whom nobody has ordered.
+
+        In none of `without`, which are the base's own.
+        """
 
     def members(self) -> frozenset[Slot] | None:
         """Who trains; None while that is changing."""
@@ -86,7 +94,13 @@ class Errands:
         if order.withdrawn:
             self.state, self.reason = "failed", "withdrawn"
             return
-        log.info("ones-run: order %d: keep %s, add %s", order.number, sorted(order.keep), order.add)
+        log.info(
+            "ones-run: order %d: keep %s, add %s, leave %s",
+            order.number,
+            sorted(order.keep),
+            order.add,
+            sorted(order.leave),
+        )
         self.state = "working"
         errand = self._errand = Errand(order, self._clock() + order.patience)
         gone = order.keep - set(self._ground.homes())
@@ -123,7 +137,7 @@ class Errands:
             self._ground.let_in(errand.jobs)
             homes = self._ground.homes()
             wanted = frozenset(homes[job] for job in (*errand.order.keep, *errand.jobs))
-            self._ground.want(wanted, errand.order.batch)
+            self._ground.want(wanted, errand.order.batch, without=self._leaving(errand.order))
 
     def refused(self, reason: str) -> None:
         """The workers could not be brought together."""
@@ -132,7 +146,8 @@ class Errands:
 
     def lost(self, job: int) -> None:
         """A satellite is gone."""
-        if self._errand is not None and job in self._errand.jobs:
+        errand = self._errand
+        if errand is not None and job in (*errand.jobs, *errand.order.keep):
             self._fail(f"satellite {job} was lost")
 
     def wants(self, ticket: str, restarts: int) -> bool:
@@ -152,11 +167,16 @@ class Errands:
         wanted = {homes.get(job) for job in (*errand.order.keep, *errand.jobs)}
         present = {slot.home for slot in members}
         others = [home for job, home in homes.items() if home not in wanted and home in present]
+        others += [home for home in self._leaving(errand.order) if home in present]
         if None in wanted or not wanted <= present or others:
             self._fail("the workers could not be brought together")
             return
         self._errand, self.coming = None, []
         self.state = "done"
+
+    def _leaving(self, order: Order) -> frozenset[int]:
+        """Homes of the base's own that this order sends away."""
+        return frozenset(home for node, home in self._ground.own().items() if node in order.leave)
 
     def _fail(self, reason: str) -> None:
         errand, self._errand = self._errand, None

@@ -13,9 +13,9 @@ it. What holds at all times:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import Enum, auto
 
+from ones.slurm_ext.runtime.live.attempt import Attempt, Phase, Worker, attempt_at
+from ones.slurm_ext.runtime.live.faults import FAILURES, Faults
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
     Action,
@@ -33,7 +33,6 @@ from ones.slurm_ext.runtime.live.terms import (
     Kill,
     Lost,
     Number,
-    Offer,
     Opened,
     Propose,
     Ready,
@@ -53,48 +52,7 @@ WARM = 600.0  # seconds to import, build and warm up
 VOTE = 1800.0  # seconds until the members agree: an evaluation may lie in between
 MEND = 120.0  # seconds until every member of a broken group has said so: a step may be long
 LEAVE = 30.0  # seconds to leave in good order
-STABLE = 600.0  # seconds after which an earlier failure is forgotten
-TRIES = 3  # failures of a slot, attempts at a change, restarts of all workers, without success
-
-
-class Phase(Enum):
-    STARTING = auto()
-    READY = auto()  # waits for a generation, without the state
-    MEMBER = auto()
-    LEAVING = auto()
-
-
-@dataclass(slots=True)
-class Worker:
-    """What is known of a worker process."""
-
-    id: WorkerId
-    slot: Slot
-    phase: Phase
-    since: Seconds
-    parked: bool = False  # a member that has lost its group, and waits
-    committed: int | None = None  # of a parked one
-    killed: bool = False
-    first: bool = False  # it has read the checkpoint
-
-
-@dataclass(slots=True)
-class Attempt:
-    """A generation in the making."""
-
-    number: Number
-    members: tuple[WorkerId, ...]  # by rank
-    leavers: frozenset[WorkerId]
-    at_once: bool
-    since: Seconds
-    switching: bool = False  # somebody has seen the vote
-    aborted: bool = False
-    told_new: bool = False  # that it is aborted
-    done: set[WorkerId] = field(default_factory=set)  # switched, or dropped where aborted
-
-    @property
-    def everybody(self) -> frozenset[WorkerId]:
-        return self.leavers.union(self.members)
+TRIES = 3  # attempts at a change, and mends in a row, without success
 
 
 class Council:
@@ -110,17 +68,16 @@ class Council:
         self.over = False
         self.began: Seconds = 0.0  # of the present generation
         self._batch: int | None = None
+        self._together = False  # whether those who leave wait for those who come
         self._homes: dict[int, int] = {}  # their slots
         self._last_number = 0
         self._last_worker = 0
         self._broken_since: Seconds | None = None
         self._restarting = False
-        self._restarts = 0
         self._mends = 0
         self._tries = 0  # of the change under way
-        self._failures: dict[Slot, int] = {}
+        self._faults = Faults()
         self._code: int | None = None  # of the job
-        self._deaths: list[int] = []  # of members, since the present generation began
         self._now: Seconds = 0.0
         self._out: list[Action] = []
 
@@ -163,8 +120,8 @@ class Council:
                     self._gone(worker, -9)
                 self._keep_members()
                 self.wanted = self.wanted or frozenset({Slot(0, 0)})
-            case Wanted(slots, batch):
-                self._order(slots, batch)
+            case Wanted():
+                self._order(event)
             case Ready(key):
                 ready = self.workers.get(key)
                 if ready is not None and ready.phase is Phase.STARTING:
@@ -196,7 +153,8 @@ class Council:
             case Tick():
                 pass
 
-    def _order(self, slots: frozenset[Slot], batch: int | None) -> None:
+    def _order(self, order: Wanted) -> None:
+        slots = order.slots
         unknown = sorted(s for s in slots if not s.index < self._homes.get(s.home, 0))
         if not slots:
             self._out.append(Refused("a training needs a worker; cancel the job instead"))
@@ -205,9 +163,9 @@ class Council:
         elif self.ending:
             self._out.append(Refused("the training is ending"))
         else:
-            self.wanted, self._batch, self._tries = slots, batch, 0
-            for slot in slots:
-                self._failures.pop(slot, None)
+            self.wanted, self._batch, self._tries = slots, order.batch, 0
+            self._together = order.together
+            self._faults.forgive(slots)
 
     def _switching(self, number: Number) -> None:
         attempt = self.attempt
@@ -247,17 +205,12 @@ class Council:
                 self._break()
             return
         if code and not worker.killed and not self._restarting:
-            self._blame(worker, code)
+            self._faults.blame(worker.slot, code, lasted=self._now - worker.since)
         if member:
-            self._deaths.append(code)
+            self._faults.deaths.append(code)
             self._break()
         elif attempt is not None and worker.id in attempt.members:
             self._abort()
-
-    def _blame(self, worker: Worker, code: int) -> None:
-        lasted = self._now - worker.since > STABLE
-        self._failures[worker.slot] = 1 if lasted else self._failures.get(worker.slot, 0) + 1
-        self._deaths.append(code)
 
     def _break(self) -> None:
         if self._broken_since is not None:
@@ -298,7 +251,7 @@ class Council:
         for worker in self.workers.values():
             late = self._now - worker.since
             if worker.phase is Phase.STARTING and late > WARM and not worker.killed:
-                self._blame(worker, -15)
+                self._faults.blame(worker.slot, -15, lasted=late)
                 self._kill(worker)
             elif worker.phase is Phase.LEAVING and late > LEAVE and not worker.parked:
                 self._out.append(Kill(worker.id, now=True))
@@ -348,7 +301,7 @@ class Council:
     def _enter(self, attempt: Attempt) -> None:
         self.number, self.members, self.attempt = attempt.number, attempt.members, None
         self.began, self._tries, self._mends = self._now, 0, 0
-        self._deaths.clear()
+        self._faults.deaths.clear()
         self._out.append(
             Changed(self.number, tuple(self.workers[key].slot for key in self.members))
         )
@@ -399,31 +352,30 @@ class Council:
     def _restart(self) -> None:
         """Nobody has the whole state: all begin again from the checkpoint."""
         self.attempt, self._broken_since, self._mends = None, None, 0
-        self._restarts = 1 if self._now - self.began > STABLE else self._restarts + 1
-        hopeless = self._restarts > TRIES or (
-            not self.workers and all(0 < code < 128 for code in self._deaths)
+        hopeless = self._faults.is_hopeless(
+            lasted=self._now - self.began, nobody_left=not self.workers
         )
         self.members = ()
         for worker in self.workers.values():
             self._kill(worker)
         if self.ending or hopeless:
-            if hopeless and self._deaths:
-                self._code = self._deaths[0]
+            if hopeless and self._faults.deaths:
+                self._code = self._faults.deaths[0]
             self.ending = True
         else:
             self._restarting = True
-            self._failures.clear()
+            self._faults.failures.clear()
 
     def _staff(self) -> None:
         """A worker for every wanted slot."""
         taken = {each.slot for each in self.workers.values()}
         for slot in sorted(self.wanted - taken):
-            if self._failures.get(slot, 0) >= TRIES:
+            if self._faults.failures.get(slot, 0) >= FAILURES:
                 self.wanted -= {slot}
-                self._out.append(Refused(f"the workers in slot {slot} failed {TRIES} times"))
+                self._out.append(Refused(f"the workers in slot {slot} failed {FAILURES} times"))
         self._keep_members()
         if not self.wanted:
-            self._code, self.ending = (self._deaths or [1])[-1], True
+            self._code, self.ending = (self._faults.deaths or [1])[-1], True
             return
         order = sorted(self.wanted)
         for rank, slot in enumerate(order):
@@ -475,6 +427,8 @@ class Council:
             if due or not new:
                 return
         leavers = [each for each in present if each not in stay]
+        if due and self._together:
+            return
         if (new and not due) or leavers:
             self._propose(
                 [*stay, *([] if due else new)],
@@ -495,29 +449,19 @@ class Council:
         sources: Iterable[WorkerId],
         at_once: bool,
     ) -> None:
-        ordered = sorted(members, key=lambda each: each.slot)
-        ranks = {each.id: rank for rank, each in enumerate(ordered)}
-        have = sorted(ranks[key] for key in sources)
         self._last_number += 1
-        self.attempt = Attempt(
+        self.attempt, offers = attempt_at(
             Number(self._last_number),
-            tuple(ranks),
-            frozenset(each.id for each in leavers),
-            at_once,
-            self._now,
+            members,
+            leavers=leavers,
+            sources=sources,
+            batch=self._batch,
+            at_once=at_once,
+            now=self._now,
         )
-        for key in [*ranks, *sorted(self.attempt.leavers)]:
+        for key, offer in offers.items():
             worker = self.workers[key]
             worker.parked = False
-            offer = Offer(
-                number=self.attempt.number,
-                rank=ranks.get(key),
-                size=len(ranks),
-                sources=tuple(have),
-                receivers=tuple(rank for rank in range(len(ranks)) if rank not in have),
-                batch=self._batch,
-                at_once=at_once,
-            )
             self._out.append(Propose(key, offer))
             if at_once:
                 leaves = key in self.attempt.leavers

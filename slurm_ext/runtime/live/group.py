@@ -11,6 +11,8 @@ import os
 import socket
 import stat
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from ones.slurm_ext.errors import OnesError
 MAKING = timedelta(seconds=30)  # for all members to connect
 WORKING = timedelta(minutes=30)  # for one collective: torch's own default
 STORE = timedelta(seconds=30)
+QUIET = 1.0  # seconds from the end of the last callback, in which gloo lets go of it
+CUT = 1.0  # seconds from a cut, in which what can end has ended
+POLL = 0.0005
 Ends = tuple[Any, Any]  # of a connection: its own address and its peer's
 
 
@@ -32,7 +37,11 @@ class GroupFault(OnesError):
 
 
 class Group:
-    """A process group in which this process is one of `size`."""
+    """A process group in which this process is one of `size`.
+
+    Where a connection is lost, gloo wakes those who wait for their turn on it, but nobody whose
+    data are just on their way: he waits for `WORKING`. So nothing here waits for gloo alone.
+    """
 
     def __init__(
         self, pg: Any, *, rank: int, size: int, nccl: bool, links: dict[int, Ends]
@@ -40,6 +49,9 @@ class Group:
         self.pg = pg
         self.rank = rank
         self.size = size
+        self.cut_at: float | None = None
+        self._works: list[Any] = []  # that may be under way still
+        self._callbacks: dict[Any, Callable[[], None]] = {}  # and how to go on without them
         self._nccl = nccl
         self._links = links
 
@@ -54,6 +66,7 @@ class Group:
         Gloo has no such call. Without it who is not a neighbour of the lost one would wait for its
         own neighbours, and those for the end of what they have under way.
         """
+        first, self.cut_at = self.cut_at is None, time.monotonic()
         if self._nccl and hasattr(self.pg, "abort"):
             self.pg.abort()
         present = _connections(set())
@@ -61,23 +74,94 @@ class Group:
             if present.get(number) == ends:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
                     link.shutdown(socket.SHUT_RDWR)
+        if first and self._callbacks:
+            threading.Thread(target=self._free, name="ones-cut", daemon=True).start()
 
-    def drop(self, *, wait: bool = True) -> None:
-        """Leave it; `wait` until that is done, or have a thread do it."""
+    def finish(self, work: Any) -> None:
+        """Wait for a collective of this group. Raises RuntimeError where a member was lost."""
+        while not work.is_completed():
+            if self.cut_at is not None and time.monotonic() - self.cut_at > CUT:
+                self._works.append(work)
+                raise RuntimeError("gloo: the connection was cut, and the data are lost")
+            time.sleep(POLL)
+        work.wait()
+
+    def watch(self, work: Any) -> Any:
+        """A collective that the group must not end before; the same again."""
+        self._works = [each for each in self._works if not each.is_completed()]
+        self._works.append(work)
+        return work
+
+    def outcome(self, future: Any, otherwise: Any, lost: Callable[[], None]) -> Any:
+        """A future of the same value; of `otherwise`, and `lost` is called, without a group."""
+
+        def value(done: Any) -> Any:
+            try:
+                return done.value()
+            except RuntimeError:
+                lost()
+                return otherwise
+
+        if self._nccl:
+            return future.then(value)  # its order on the GPU is kept, and it can be aborted
+        mine: Any = torch.futures.Future()
+
+        def end(found: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # it has ended before
+                mine.set_result(found)
+
+        def free() -> None:
+            lost()
+            end(otherwise)
+
+        def called(done: Any) -> None:
+            try:
+                end(value(done))
+            finally:
+                self._callbacks.pop(mine, None)
+
+        self._callbacks[mine] = free
+        future.then(called)
+        return mine
+
+    def _free(self) -> None:
+        time.sleep(CUT)
+        for free in list(self._callbacks.values()):
+            free()
+
+    def has_calmed(self, *, within: float) -> bool:
+        """Wait until nothing of this group is under way; whether that came in time."""
+        end = time.monotonic() + within
+        while self._busy:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._callbacks) or not all(each.is_completed() for each in self._works)
+
+    def drop(self) -> None:
+        """Leave it, in a thread.
+
+        Up to PyTorch 2.6 a group that ends waits for its threads while it holds Python's lock: if
+        one of them needs that lock, or waits itself, the whole process stands still.
+        """
         held = [self.pg]
         self.pg = None
         if c10d.GroupMember.WORLD is held[0]:
             c10d._update_default_pg(None)
 
         def leave() -> None:
+            while not self.has_calmed(within=60.0):
+                continue
+            time.sleep(QUIET)
             with contextlib.suppress(AssertionError, RuntimeError, ValueError):
                 dist.destroy_process_group(held[0])  # unless the process is ending already
             held.clear()
 
-        if wait:
-            leave()
-        else:
-            threading.Thread(target=leave, name="ones-leave", daemon=True).start()
+        threading.Thread(target=leave, name="ones-leave", daemon=True).start()
 
 
 def supported() -> str:

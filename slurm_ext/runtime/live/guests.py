@@ -57,6 +57,7 @@ class Guests:
         self._expects, self._came, self._said, self._lost = expects, came, said, lost
         self._guests: dict[int, Guest] = {}
         self._strangers: list[Guest] = []
+        self._leaving: list[Guest] = []
         self._last_home = 0
         self._beat = 0.0
 
@@ -94,18 +95,31 @@ class Guests:
             with contextlib.suppress(OSError):
                 guest.link.sendall(guest.sealed.seal(message))
 
-    def dismiss(self, home: int) -> None:
-        """It is to end by itself, and is no guest any more."""
+    @property
+    def leaving(self) -> bool:
+        """Whether somebody who is seen off has not ended yet."""
+        return bool(self._leaving)
+
+    def dismiss(self, home: int, *, see_off: bool = False) -> None:
+        """It is to end by itself, and is no guest any more.
+
+        Who is seen off is `leaving` until its process has ended.
+        """
         guest = self._guests.get(home)
-        if guest is not None:
-            self.tell(home, {"do": "dismiss"})
+        if guest is None:
+            return
+        self.tell(home, {"do": "dismiss"})
+        if see_off:
+            del self._guests[home]
+            self._leaving.append(guest)
+        else:
             self._part(guest)
 
     def keep_in_touch(self) -> None:
         now = time.monotonic()
         for guest in [each for each in self._strangers if now - each.heard > STRANGER]:
             self.lose(guest, "it hasn't said who it is")
-        for guest in [each for each in self if now - each.heard > SILENCE]:
+        for guest in [each for each in (*self, *self._leaving) if now - each.heard > SILENCE]:
             self.lose(guest, f"nothing heard for {SILENCE:.0f} s")
         if now - self._beat > BEAT:
             self._beat = now
@@ -113,6 +127,9 @@ class Guests:
                 self.tell(guest.home, {"do": "beat"})
 
     def lose(self, guest: Guest, why: str) -> None:
+        if guest in self._leaving:
+            self._part(guest)
+            return
         who = f"launcher {guest.name}" if guest.home else "somebody who wanted to join"
         log.warning("ones-run: %s is gone: %s", who, why)
         self._part(guest)
@@ -142,7 +159,7 @@ class Guests:
                 guest.heard = time.monotonic()
                 if guest.sealed is None:
                     self._admit(guest, line)
-                else:
+                elif guest not in self._leaving:
                     self._said(guest, guest.sealed.open(line))
         except (OSError, OnesError, KeyError, TypeError, ValueError) as fault:
             self.lose(guest, str(fault))
@@ -172,5 +189,6 @@ class Guests:
         self._loop.forget(guest.link)
         guest.link.close()
         self._guests.pop(guest.home, None)
-        if guest in self._strangers:
-            self._strangers.remove(guest)
+        for others in (self._strangers, self._leaving):
+            if guest in others:
+                others.remove(guest)

@@ -83,7 +83,7 @@ class Home:
         except (OSError, LinkFault):
             return
 
-    def kill(self, worker: int, *, now: bool = False) -> None:
+    def kill(self, worker: int, *, now: bool = False, grace: float = GRACE) -> None:
         """End a worker: ask it to leave first, unless `now`."""
         process = self._processes.get(worker)
         if process is None:
@@ -93,7 +93,7 @@ class Home:
         elif process.ends is None:
             self.tell(worker, {"do": "leave"})
             _signal(process.pid, signal.SIGTERM)
-            process.ends = time.monotonic() + GRACE
+            process.ends = time.monotonic() + grace
 
     def signal(self, number: int) -> None:
         for process in self._processes.values():

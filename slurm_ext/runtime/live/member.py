@@ -31,7 +31,7 @@ class Made(Protocol):
 
     def cut(self) -> None: ...
 
-    def drop(self, *, wait: bool = True) -> None: ...
+    def drop(self) -> None: ...
 
 
 Make = Callable[[Offer, str, tuple[str, int]], Made]  # an offer, the group's name, and the store
@@ -137,7 +137,7 @@ class Member:
             if self._next is not None:
                 entry, self._next = self._next, None
                 if entry.group is not None:
-                    entry.group.drop(wait=False)
+                    entry.group.drop()
         self.say("broken", committed=self.committed)
 
     def _listen(self) -> None:
@@ -193,7 +193,7 @@ class Member:
         if self._next is not None and self._next.offer.number == number:
             entry, self._next = self._next, None
             if entry.group is not None:
-                entry.group.drop(wait=False)
+                entry.group.drop()
         if self._making != number:
             self.say("dropped", number=number)
 
@@ -211,7 +211,7 @@ class Member:
                 self._making = None
             if number in self._void:
                 if group is not None:
-                    group.drop(wait=False)
+                    group.drop()
                 self.say("dropped", number=number)
             elif reason:
                 if offer.at_once or self._go == number:

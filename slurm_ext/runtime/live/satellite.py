@@ -13,7 +13,7 @@ from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
 from ones.slurm_ext.runtime.live.base import TICK
 from ones.slurm_ext.runtime.live.guests import BEAT, SILENCE
-from ones.slurm_ext.runtime.live.home import HEARD, Home
+from ones.slurm_ext.runtime.live.home import GRACE, HEARD, Home
 from ones.slurm_ext.runtime.live.link import (
     Joining,
     Lines,
@@ -27,6 +27,7 @@ from ones.slurm_ext.runtime.live.loop import Loop
 log = logging.getLogger(__name__)
 PATIENCE = 120.0  # seconds to find the base
 RETRY = 0.5
+ORPHANED = 1.0  # seconds that workers have to end when there is nobody left to train with
 
 
 class Satellite:
@@ -148,11 +149,11 @@ class Satellite:
         if not self._over:
             log.warning("ones-run: the job's first launcher is gone: %s", why)
             self._lost = self._over = True
-        self._end_workers()
+        self._end_workers(grace=ORPHANED)
 
-    def _end_workers(self) -> None:
+    def _end_workers(self, *, grace: float = GRACE) -> None:
         for worker in self._home.pids():
-            self._home.kill(worker)
+            self._home.kill(worker, grace=grace)
 
 
 def _line(link: socket.socket, lines: Lines, early: list[bytes]) -> bytes:

@@ -108,7 +108,7 @@ def compare(group: Group, mine: Sequence[int]) -> list[list[int]]:
     """Everybody's numbers, by rank. All are there when this is done."""
     table = torch.zeros(group.size, len(mine), dtype=torch.int64)
     table[group.rank] = torch.tensor(mine, dtype=torch.int64)
-    dist.all_reduce(table, group=group.pg)
+    group.finish(dist.all_reduce(table, group=group.pg, async_op=True))
     return [[int(each) for each in row] for row in table.tolist()]
 
 

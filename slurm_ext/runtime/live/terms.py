@@ -63,6 +63,7 @@ class Wanted:
 
     slots: frozenset[Slot]
     batch: int | None = None
+    together: bool = False  # who leaves trains until those who come are ready: one change
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from ones.slurm_ext.runtime.torch_framework import TorchFramework
 from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
 
 log = logging.getLogger(__name__)
+AT_END = 5.0  # seconds for what is under way
 SYNC = {"init_sync": False}  # the state is there already
 HAS_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
 
@@ -87,6 +88,8 @@ class LiveFramework(TorchFramework):
             self._verdict = dist.all_reduce(
                 self._vote, op=dist.ReduceOp.MAX, group=self._control, async_op=True
             )
+            if self._group is not None:
+                self._group.watch(self._verdict)
         except RuntimeError:
             self.lose()
 
@@ -146,7 +149,7 @@ class LiveFramework(TorchFramework):
             table = compare(group, [cargo.fingerprint(), *common])
         except RuntimeError as fault:
             group.cut()
-            group.drop(wait=False)
+            group.drop()
             self._leave_old(old)
             if not groups.is_lost(fault):
                 raise
@@ -204,6 +207,8 @@ class LiveFramework(TorchFramework):
     def close(self) -> None:
         for elastic, _, _, _ in self._wrapped:
             elastic.use(None)
+        if self._group is not None and not self._group.has_calmed(within=AT_END):
+            return  # the process is about to end, and the group with it
         try:
             super().close()
         except RuntimeError:
@@ -218,10 +223,16 @@ class LiveFramework(TorchFramework):
                 raise
             self.lose()
 
+    def _finish(self, work: Any) -> None:
+        if self._group is None:
+            super()._finish(work)
+        else:
+            self._group.finish(work)
+
     def _leave_old(self, old: groups.Group | None) -> None:
         self._group, self._control = None, None
         if old is not None and old.pg is not None:
-            old.drop(wait=False)
+            old.drop()
 
     def _check(self, prints: list[int], offer: Offer) -> None:
         right = prints[offer.sources[0]]
@@ -232,7 +243,9 @@ class LiveFramework(TorchFramework):
             log.warning("ones: the workers' models differ, though they were averaged at each step")
 
     def _rewrap(self, size: int) -> None:
-        self._norms = LoneNorms() if size == 1 else WorkersNorms()
+        group = self._group
+        assert group is not None
+        self._norms = LoneNorms() if size == 1 else WorkersNorms(group.watch, group.finish)
         for elastic, model, weight, options in self._wrapped:
             self._norms.add(model)
             elastic.use(None if size == 1 else self._distributed(model, weight, options))
@@ -244,29 +257,21 @@ class LiveFramework(TorchFramework):
         if self.device.type == "cuda":
             more.setdefault("device_ids", [self.device.index])
         wrapped = DistributedDataParallel(model, process_group=self._control, **more)
-        norms = self._norms
+        norms, group = self._norms, self._group
         assert isinstance(norms, WorkersNorms)
+        assert group is not None
 
         def average(weight: Any, bucket: Any) -> Any:
             if self.lost:
                 return _done(bucket.buffer())
             try:
-                return norms.average(model, weight(), bucket).then(settle(bucket.buffer()))
+                averaged = norms.average(model, weight(), bucket)
+                return group.outcome(averaged, bucket.buffer(), self.lose)
             except RuntimeError as fault:
                 if not groups.is_lost(fault):
                     raise
                 self.lose()
                 return _done(bucket.buffer())
-
-        def settle(buffer: Any) -> Callable[[Any], Any]:
-            def value(done: Any) -> Any:
-                try:
-                    return done.value()
-                except RuntimeError:
-                    self.lose()
-                    return buffer
-
-            return value
 
         # A lambda, because torch looks at the annotations of a hook.
         wrapped.register_comm_hook(weight, lambda weight, bucket: average(weight, bucket))  # noqa: PLW0108

@@ -1,10 +1,14 @@
 """The documented example with an account: each worker writes which samples of which epoch it saw.
 
-usage: counted_digits.py EPOCHS
+usage: counted_digits.py EPOCHS [SECONDS OF A CHECKPOINT]
 
 Lines of the files in `seen-JOB`:
-{"epoch", "at": the position before the step, "ids", "pid", "workers", "committed"}; one is written
-before a step, and another one after it where it counts. One lost in a crash does not.
+{"epoch", "at": the position before the step, "ids", "worker", "workers", "generation", "restarts",
+"time", "committed"}; one is written before a step, and another one after it where it counts. One
+lost in a crash does not. And {"checkpoint": position, "restarts", "time"} for each checkpoint.
+
+While there is a file `gate-JOB` with a position, every worker waits before the step at it, and says
+so by a file `at-gate-JOB`: a test can hold a training in its last steps.
 """
 
 import json
@@ -18,8 +22,12 @@ import torch
 from torch import nn
 
 from ones.slurm_ext import runtime as ones
+from ones.slurm_ext.runtime.torch_framework import TorchFramework
 
 EPOCHS, BATCH, SAMPLES = int(sys.argv[1]), 96, 500
+CHECKPOINT_SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+LEADER = os.environ.get("ONES_LEADER_JOB", os.environ.get("SLURM_JOB_ID", "0"))
+RESTARTS = os.environ.get("ONES_LEADER_RESTARTS", os.environ.get("SLURM_RESTART_COUNT", "0"))
 
 
 class Numbered(torch.utils.data.Dataset):
@@ -35,6 +43,29 @@ class Numbered(torch.utils.data.Dataset):
         return index, self.images[index], self.labels[index]
 
 
+def note_checkpoints(job, account) -> None:
+    """Have each checkpoint noted, and take as long as one of a larger network would."""
+    dump = TorchFramework.dump
+
+    def noted(self, state, file) -> None:
+        time.sleep(CHECKPOINT_SECONDS)
+        dump(self, state, file)
+        line = {"checkpoint": job.samples, "restarts": int(RESTARTS), "time": time.time()}
+        account.write(json.dumps(line) + "\n")
+
+    TorchFramework.dump = noted
+
+
+def wait_at_gate(position: int) -> None:
+    gate, here = Path(f"gate-{LEADER}"), Path(f"at-gate-{LEADER}")
+    try:
+        while position >= int(gate.read_text()):
+            here.touch()
+            time.sleep(0.05)
+    except FileNotFoundError:
+        return
+
+
 def main() -> None:
     torch.set_num_threads(1)
     job = ones.init(seed=7)
@@ -48,12 +79,11 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     job.track(optimizer)
     loader = job.loader(Numbered(images, labels), batch_size=BATCH)
-    leader = os.environ.get("ONES_LEADER_JOB", os.environ.get("SLURM_JOB_ID", "0"))
-    folder = Path(f"seen-{leader}")
+    folder = Path(f"seen-{LEADER}")
     folder.mkdir(exist_ok=True)
-    restarts = os.environ.get("ONES_LEADER_RESTARTS", os.environ.get("SLURM_RESTART_COUNT", "0"))
-    name = f"{restarts}-{os.uname().nodename}-{os.getpid()}-{time.time_ns()}.jsonl"
-    with (folder / name).open("w", buffering=1) as account:
+    me = f"{os.uname().nodename}.{os.getpid()}"
+    with (folder / f"{RESTARTS}-{me}-{time.time_ns()}.jsonl").open("w", buffering=1) as account:
+        note_checkpoints(job, account)
         for epoch in job.epochs(EPOCHS):
             for ids, x, y in loader:
                 before, workers = job.samples, job.world_size
@@ -61,12 +91,15 @@ def main() -> None:
                     "epoch": epoch,
                     "at": before,
                     "ids": ids.tolist(),
-                    "pid": os.getpid(),
+                    "worker": me,
                     "workers": workers,
-                    "restarts": int(restarts),
+                    "generation": int(os.environ.get("ONES_GENERATION", "0")),
+                    "restarts": int(RESTARTS),
                     "time": time.time(),
                 }
                 account.write(json.dumps({**said, "committed": False}) + "\n")
+                if epoch == EPOCHS - 1:
+                    wait_at_gate(before)
                 loss = nn.functional.cross_entropy(model(x.to(job.device)), y.to(job.device))
                 optimizer.zero_grad()
                 loss.backward()
@@ -82,9 +115,8 @@ def main() -> None:
         result = {
             "samples": job.samples,
             "loss": nn.functional.cross_entropy(answers, labels).item(),
-            "pid": os.getpid(),
         }
-        Path(f"result-{leader}.json").write_text(json.dumps(result))
+        Path(f"result-{LEADER}.json").write_text(json.dumps(result))
 
 
 main()

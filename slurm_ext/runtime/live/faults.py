@@ -1,0 +1,39 @@
+"""What has failed how often: whether a slot is tried again, and whether the job is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ones.slurm_ext.runtime.live.terms import Seconds, Slot
+
+STABLE = 600.0  # seconds after which an earlier failure is forgotten
+FAILURES = 3  # of a slot, or restarts of all workers, without success
+
+
+@dataclass(slots=True)
+class Faults:
+    """The deaths of workers, by slot and in order."""
+
+    failures: dict[Slot, int] = field(default_factory=dict)
+    deaths: list[int] = field(default_factory=list)
+    """Exit codes of members and of those who failed, since the present generation began."""
+    restarts: int = 0  # of all workers, in a row
+
+    def blame(self, slot: Slot, code: int, *, lasted: Seconds) -> None:
+        """A worker has failed by itself, after so long a time."""
+        self.failures[slot] = 1 if lasted > STABLE else self.failures.get(slot, 0) + 1
+        self.deaths.append(code)
+
+    def forgive(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            self.failures.pop(slot, None)
+
+    def is_hopeless(self, *, lasted: Seconds, nobody_left: bool) -> bool:
+        """All workers are to begin again, after a generation of so long: whether that is in vain.
+
+        It is where it was in vain before, or all of them failed by themselves.
+        """
+        self.restarts = 1 if lasted > STABLE else self.restarts + 1
+        failed = nobody_left and all(0 < code < 128 for code in self.deaths)
+        return self.restarts > FAILURES or failed
