@@ -332,6 +332,7 @@ def table_spread(pool: ProcessPoolExecutor) -> None:
     print("\n### Spread over seeds, and over arrivals jittered by up to a minute\n")
     cells = [(f"seed {seed}", replace(COLD, seed=seed)) for seed in (1, 2, 3)]
     cells += [(f"jitter {seed}", replace(COLD, seed=seed, jitter=60.0)) for seed in (1, 2, 3, 4, 5)]
+    cells += [(f"live, jitter {n}", replace(LIVE, seed=n, jitter=60.0)) for n in (1, 2, 3, 4, 5)]
     rows_against_pollux(pool, cells)
 
 
