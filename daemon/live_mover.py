@@ -155,6 +155,7 @@ class LiveMover:
             record = snapshot.jobs.get(move.job)
             evidence = LiveEvidence(
                 now=self._clock(),
+                listening=self._since,
                 said=None if record is None else self._said(record),
                 free=free,
                 ended=ended.get(move.job, {}),

@@ -69,6 +69,7 @@ class LiveEvidence:
     """What is known besides Slurm's record of the job and its satellites."""
 
     now: float
+    listening: float = 0.0  # since when launchers could be heard: the start of onesd
     said: Said | None = None
     free: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs that are free now
     ended: Mapping[int, str] = field(default_factory=dict)
@@ -202,6 +203,7 @@ def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveL
     until = move.deadline if move.deadline is not None else move.begun_at + limits.room
     if evidence.said is None:
         # We may have been started just now, and not have heard the agents yet.
+        until = max(until, evidence.listening + limits.room)
         if evidence.now < until:
             return replace(move, deadline=until)
         return _end(move, "expired: nothing was heard of the job's launcher; it runs on")

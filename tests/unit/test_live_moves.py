@@ -252,6 +252,15 @@ def test_it_waits_for_the_launchers_word_and_not_for_ever() -> None:
     assert "nothing was heard" in world.run(a_move(n1=3)).outcome
 
 
+def test_after_a_start_of_onesd_the_launcher_has_its_time_again_to_be_heard() -> None:
+    job, due = a_live_job(n1=1), replace(a_move(n1=2), deadline=50.0)
+    heard_nothing = LiveEvidence(now=55.0, listening=50.0)
+    assert advance(due, job, heard_nothing, LIMITS).outcome == ""
+    assert "nothing was heard" in advance(due, job, LiveEvidence(now=55.0), LIMITS).outcome
+    later = replace(heard_nothing, now=60.0)
+    assert "nothing was heard" in advance(due, job, later, LIMITS).outcome
+
+
 def test_only_whole_satellites_are_kept_and_as_many_gpus_as_they_can_be() -> None:
     parts = [a_satellite(11, "n1", 1), a_satellite(12, "n1", 2), a_satellite(13, "n2", 3)]
     job = a_live_job(*parts, n1=1)
