@@ -152,6 +152,17 @@ def test_a_satellite_that_was_to_stay_and_is_lost_meanwhile_fails_the_order(site
     assert site.ground.wanted == frozenset()
 
 
+def test_a_satellite_that_was_to_stay_and_leaves_in_good_order_fails_the_order(site: Site) -> None:
+    site.ground.inside, site.ground.present = {11: 1}, frozenset({0, 1})
+    site.errands.take(an_order(keep=[11]))
+    site.ground.inside = {}  # nobody calls it lost: it was dismissed
+    site.ground.at_door.add(100)
+    site.errands.look()
+    assert (site.errands.state, site.errands.reason) == ("failed", "satellite 11 is gone")
+    assert site.ground.away == [100]
+    assert site.ground.wanted == frozenset()
+
+
 def test_a_node_of_the_jobs_own_leaves_in_the_change_that_brings_a_satellite(site: Site) -> None:
     site.ground.own_homes, site.ground.present = {"n2": 1, "n3": 2}, frozenset({0, 1, 2})
     site.ground.inside = {11: 3}

@@ -128,6 +128,8 @@ class Errands:
         self.coming = errand.jobs
         if fault := next((each.fault for each in errand.recruits if each.fault), ""):
             self._fail(fault)
+        elif gone := errand.order.keep - set(self._ground.homes()):
+            self._fail(f"satellite {min(gone)} is gone")
         elif self._clock() > errand.until:
             self._fail(f"not done within {errand.order.patience:.0f} s")
         elif errand.changing:
