@@ -51,6 +51,7 @@ EPOCHS = 70
 KINDS = ("alone", "alone", "twice", "during a checkpoint")
 CHANGES = ("growth", "shrink", "both at once", "in the last three steps", "during a checkpoint")
 ROUND = 2.0  # seconds
+LOOK = 0.4  # seconds between two looks: each costs the cluster's own machine something
 SEEN_LATE = 3.0  # seconds in which Slurm ends a job, and we see it
 PATIENCE = 90.0  # seconds for a size to be reached, whatever was killed
 STANDSTILL = 25.0  # seconds between two steps, where all workers begin anew even
@@ -246,7 +247,7 @@ class Soak:
                 self.cluster.run("ctl", f"scancel --signal=USR1 {job}", check=False)
             if now_s - began > PATIENCE:
                 raise HangError(f"job {job} with {size} GPUs: not within {PATIENCE:.0f} s")
-            time.sleep(0.1)
+            time.sleep(LOOK)
 
     def finish(
         self, job: int, killed: str, windows: Iterable[tuple[float, float]], losses: int
@@ -304,7 +305,7 @@ class Soak:
             if took > PATIENCE:
                 self.cluster.run("ctl", "squeue -h -o %A | xargs -r scancel --signal=KILL")
                 break
-            time.sleep(0.1)
+            time.sleep(LOOK)
         self.found.ends.append(time.monotonic() - ended)
 
     def is_at(self, job: int, size: int) -> bool:
@@ -347,7 +348,7 @@ class Soak:
         while not so(self.look(job)):
             if time.monotonic() > end:
                 raise HangError(f"job {job}: {self.look(job)} after {PATIENCE:.0f} s")
-            time.sleep(0.2)
+            time.sleep(LOOK)
 
     def explain(self, job: int) -> None:
         """All that may tell what went wrong."""

@@ -112,7 +112,13 @@ def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Li
     )
     live.none_left(within=10)
     unfreeze(live.cluster, first)
-    # Slurm lets a requeued job wait for two minutes.
+    # Slurm lets a requeued job wait for two minutes: before the node has cleaned up it can't start.
+    steps_left = f"pgrep -f '[s]lurmstepd: .{job}' || true"
+    live.cluster.eventually(
+        lambda: not live.cluster.run(first, steps_left).stdout,
+        within=90,
+        what="nothing left of the first run",
+    )
     live.cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")
     live.steering.wait(job, ["COMPLETED"], within=300)
     live.none_left()
