@@ -130,7 +130,7 @@ def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Li
 
 
 def test_a_job_gives_back_a_node_of_its_own_without_a_restart(live: Live) -> None:
-    epochs = 40
+    epochs = 120
     live.start()
     job, first, other = spread(live, str(epochs))
     before = processes(live, job)
