@@ -68,6 +68,7 @@ live_grace_time = 0.5
 [moves]
 checkpoint_timeout = 30.0
 live_timeout = 60.0
+give_back_nodes = true
 """
 
 

@@ -31,6 +31,7 @@ live_grace_time = 1.0
 [moves]
 checkpoint_timeout = 30.0
 live_timeout = 60.0
+give_back_nodes = true
 """
 
 
