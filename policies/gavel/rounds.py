@@ -41,6 +41,7 @@ class GavelRounds:
     ) -> tuple[Plan, object]:
         draft, market, ledger = Draft.of(problem), Market.of(problem), Ledger.read(memory)
         claimants = _claimants(problem, draft, market, ledger.target, self.settings.refresh)
+        passed = ledger.advance(problem.now)
         rules = Rules.of(
             claimants,
             problem.outlooks,
@@ -50,7 +51,7 @@ class GavelRounds:
             strict=self.policy.name in STRICT,
             entities=self.settings.entities == "account",
         )
-        ledger.keep(problem, claimants, most=MOST_OWED + rules.newcomer)
+        ledger.keep(problem, claimants, passed, most=MOST_OWED + rules.turn)
         target = self._target(problem, claimants, market, ledger, rng)
         ledger.target = target
         claimants = [_at(problem, one, target) for one in claimants]
@@ -63,7 +64,7 @@ class GavelRounds:
                 id_ for id_, (since, _) in ledger.kept.items() if (problem.now - since) // KEPT % 2
             ],
         )
-        order = bids(claimants, target, ledger, rules)
+        order = bids(claimants, target, ledger, rules, market.by_kind(draft.room.free))
         choice = choose(order, ground)
         self._draw_up(draft, claimants, choice, target, ledger)
         plan = draft.plan()

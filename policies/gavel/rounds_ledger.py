@@ -102,12 +102,18 @@ class Ledger:
     kept: dict[JobId, tuple[Seconds, tuple[str, ...]]] = field(default_factory=dict)
     """Since when which nodes are kept for a job."""
 
-    def keep(self, problem: Problem, claimants: Sequence[Claimant], *, most: Seconds) -> None:
-        """Enter what jobs have had since the last round, and what they should have had."""
-        passed = max(0.0, problem.now - self.at) if self.target else 0.0
+    def advance(self, now: Seconds) -> Seconds:
+        """Begin a round: how much time has passed since the last one."""
+        passed = max(0.0, now - self.at) if self.target else 0.0
         if passed:
             self.every = min(passed, 2 * self.every) if self.every else passed
-        self.at = problem.now
+        self.at = now
+        return passed
+
+    def keep(
+        self, problem: Problem, claimants: Sequence[Claimant], passed: Seconds, *, most: Seconds
+    ) -> None:
+        """Enter what jobs have had in the time that has passed, and what they should have had."""
         shares = {one.job.id: self._shares(one.job.id) for one in claimants}
         spent: dict[str, float] = defaultdict(float)  # GPU-seconds by type
         for one in claimants:

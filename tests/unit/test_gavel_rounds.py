@@ -42,6 +42,33 @@ def test_accounts_share_by_their_weights_whatever_the_number_of_their_jobs() -> 
         assert sum(map(rig.seconds, vision)) == pytest.approx(0.25 * total, rel=0.03)
 
 
+def test_accounts_have_their_shares_in_any_ten_rounds() -> None:
+    """Three jobs of one and five of the other on four GPUs; two GPUs for each in every round."""
+    cluster = a_cluster(2, 2, types=("k80", "v100"))
+    rig = Rig(make("gavel:max_min_fairness_water_filling_perf:hold=0"), cluster)
+    for i, account in enumerate("vllvlvll"):
+        rig.submit(i, account=account, slow=1.0)
+    held = []
+    for _ in range(30):
+        rig.run()
+        running = [job for job in rig.jobs.values() if job.placement]
+        held.append(sum(job.account == "v" for job in running))
+    for first in range(20):
+        assert sum(held[first : first + 10]) == pytest.approx(20, abs=1)
+
+
+def test_what_an_account_holds_for_good_counts_as_its_share() -> None:
+    rig = a_rig(gpus=2)
+    blocker = rig.submit(1, account="a")
+    rig.run()
+    rig.fix(blocker, "not resizable in this run")
+    for i in (2, 3, 4):
+        rig.submit(i, account="a")
+    other = rig.submit(5, account="b")
+    rig.run(12)
+    assert rig.seconds(other) == 9 * rig.round_seconds, "all but those in which newcomers ran"
+
+
 def test_without_entities_every_job_counts_alike() -> None:
     rig = Rig(make("gavel:max_min_fairness:entities=none:hold=0"), a_cluster(1, 2))
     jobs = [rig.submit(1, account="physics")]
@@ -143,6 +170,16 @@ def test_a_newcomer_runs_in_its_first_round() -> None:
     newcomer = rig.submit(7)
     rig.run()
     assert rig.seconds(newcomer) == rig.round_seconds
+
+
+def test_newcomers_run_in_their_first_round_whatever_their_account_has() -> None:
+    rig = a_rig(gpus=2)
+    for i, account in enumerate("aabbbbbbbb"):
+        rig.submit(i, account=account)
+    rig.run(13)
+    newcomers = [rig.submit(i, account="a") for i in (20, 21)]
+    rig.run()
+    assert {*map(rig.seconds, newcomers)} == {rig.round_seconds}
 
 
 def test_a_wide_job_is_not_starved_by_narrow_ones() -> None:
