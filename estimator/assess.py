@@ -67,6 +67,7 @@ def assess(
     experience: Experience,
     progress: Mapping[JobId, Progress] | None = None,
     arrivals: Sequence[Seconds] = (),
+    round_seconds: Seconds = 60.0,
     priors: Priors | None = None,
     knowledge: Knowledge | None = None,
 ) -> Problem:
@@ -86,6 +87,7 @@ def assess(
         jobs=tuple(jobs),
         outlooks={one.job.id: _outlook(one, sources, typical) for one in known},
         arrival_rate=len(recent) / priors.arrival_window,
+        round_seconds=round_seconds,
     )
 
 

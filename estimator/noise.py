@@ -78,7 +78,7 @@ class Noise:
         if len(same):
             slot = int(same[0])
             known = float(self._ratios[epoch, slot])
-            if known == ratio or (known > 0 and ratio > 0 and abs(log(ratio / known)) < SAME):
+            if _same(known, ratio):
                 return
         else:
             slot = self._next[epoch]
@@ -115,6 +115,13 @@ class Noise:
             self._paths.clear()
         self._paths[reference] = (self.version, found)
         return found
+
+
+def _same(one: float, other: float) -> bool:
+    """Whether two ratios, of which either may be 0 or infinite, are as good as one."""
+    if one == other:
+        return True
+    return 0 < one < inf and 0 < other < inf and abs(log(one) - log(other)) < SAME
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -232,6 +232,7 @@ class Problem:
     jobs: tuple[Job, ...]
     outlooks: Mapping[JobId, Outlook]
     arrival_rate: float = 0.0  # jobs per second, recent
+    round_seconds: Seconds = 60.0  # from one round to the next
     pairs: Pairs = field(default_factory=dict)  # who may share a GPU; empty: nobody
 
     @cached_property

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ones.policies.model import JobId, Problem
+from ones.policies.model import Batch, Job, JobId, Problem
 
 SHARE = 4.0  # of the mean time between arrivals that a job may run before its limit shrinks
 
@@ -47,7 +47,7 @@ def batch_limits(problem: Problem, before: Mapping[JobId, BatchLimit]) -> dict[J
         running = job.placement is not None
         last = before.get(job.id)
         if last is None:
-            most = max(job.batch or 0, job.batches.submitted)
+            most = max(job.batch or 0, _first(job, job.batches))
             limits[job.id] = BatchLimit(
                 min(most, job.batches.most), epochs, job.batch if running else None
             )
@@ -59,6 +59,11 @@ def batch_limits(problem: Problem, before: Mapping[JobId, BatchLimit]) -> dict[J
         elif epochs > since:
             since = epochs
             most = most // 2 if queue and overstayed else most * 2
-        most = max(min(most, job.batches.most), min(job.batches.submitted, job.batches.most))
+        most = min(max(most, _first(job, job.batches)), job.batches.most)
         limits[job.id] = BatchLimit(most, since, job.batch if running else ran_with)
     return limits
+
+
+def _first(job: Job, batches: Batch) -> int:
+    """What it was submitted with; more where no size it accepts could run with so little."""
+    return max(batches.submitted, job.sizes.least * batches.least_per_gpu)

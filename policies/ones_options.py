@@ -33,7 +33,7 @@ class Options:
     seconds: Floats  # [J, T, K, L] to the end, restart not counted
     batch: Floats  # [J, T, K, L] global
     present: Ints  # [J, 3]: type, size and batch index now; size 0 for a waiting job
-    cost: Floats  # [J, T, K] of getting there from where a job runs; size 0: of a restart
+    cost: Floats  # [J, T, K] charged for getting there from where a job runs; size 0: for a restart
     least: Floats  # [J] the least GPU-seconds to the end: the remaining utilisation
     horizon: Seconds  # for how long a decision is expected to stand
     urgent: Bools  # [J]
@@ -67,6 +67,7 @@ def build(
     ]
     width = 1 + max((len(sizes) for sizes in counts), default=0)
     sizes = np.full((len(jobs), width), NONE, dtype=np.int64)
+    least_charge = min(settings.least_charge, problem.round_seconds)
     seconds = np.full((len(jobs), len(types), width, BATCHES + 1), np.inf)
     batch = np.ones_like(seconds)
     present = np.zeros((len(jobs), 3), dtype=np.int64)
@@ -105,9 +106,9 @@ def build(
         seconds=seconds,
         batch=batch,
         present=present,
-        cost=_costs(problem, jobs, types, sizes),
+        cost=np.maximum(_costs(problem, jobs, types, sizes), least_charge),
         least=np.where(np.isinf(least), 1.0, np.maximum(least, 1e-9)),
-        horizon=settings.horizon or _horizon(problem),
+        horizon=settings.horizon or _horizon(problem, least_charge),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),
     )
 
@@ -240,17 +241,17 @@ def _offer(
     return offer
 
 
-def _horizon(problem: Problem) -> Seconds:
+def _horizon(problem: Problem, least_charge: Seconds) -> Seconds:
     """3 times the mean time to the next arrival or end of a job.
 
-    Within 2 restarts, or 20 s, and 1000 s; of the ends, no job counts for more than one in 4
-    restarts, or in 40 s: a job about to end would make every other decision look short-lived.
+    Within 2 of the usual charges, or 20 s, and 1000 s; of the ends, no job counts for more than one
+    in 4 charges, or in 40 s: a job about to end would make every other decision look short-lived.
     """
     costs = [
         outlook.restart_cost if outlook.live_cost is None else outlook.live_cost
         for outlook in problem.outlooks.values()
     ]
-    cost = max(float(np.median(costs)) if costs else 0.0, 0.5)
+    cost = max(float(np.median(costs)) if costs else 0.0, least_charge, 0.5)
     ends = sum(
         1.0 / max(seconds_left_on(problem, job, job.placement), 4.0 * cost, 40.0)
         for job in problem.jobs

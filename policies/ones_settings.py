@@ -25,6 +25,9 @@ class Settings:
     """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,
     because with the noise scale a batch that is too large is seen to be so."""
     charge_restarts: bool = True  # in the score; they are paid in any case
+    least_charge: Seconds = 20.0
+    """What a change is charged in the score, or a round if that is shorter, where the change itself
+    takes less, as live resizes do: a small gain is none when the next plan takes it back."""
     horizon: Seconds | None = None  # over which a restart is charged; None: as events come
     exact: bool = True  # the best sizes by knapsack seed the population
     population: int = 12
@@ -44,6 +47,8 @@ class Settings:
             )
         if min(self.population, self.finalists, self.kept) < 1 or self.generations < 0:
             raise ValueError("its settings population, finalists and kept are at least 1")
+        if self.least_charge < 0:
+            raise ValueError("its setting least_charge is at least 0 seconds")
         if not 0 <= self.mutation <= 1 or (self.horizon is not None and self.horizon <= 0):
             raise ValueError("its setting mutation is 0 to 1, and horizon more than 0 seconds")
 

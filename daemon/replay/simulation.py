@@ -159,6 +159,7 @@ class _Simulation:
                 experience=self.experience,
                 progress={one.job: one for one in told if one is not None},
                 arrivals=arrivals,
+                round_seconds=self.world.round_seconds,
                 priors=priors,
                 knowledge=self.knowledge,
             )
@@ -176,6 +177,7 @@ class _Simulation:
                 for job in active
             },
             arrival_rate=len(recent) / priors.arrival_window,
+            round_seconds=self.world.round_seconds,
         )
 
     def _outlook(self, job: SimulatedJob, seen: Job) -> Outlook:

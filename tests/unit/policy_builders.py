@@ -79,6 +79,7 @@ def a_problem(
     *,
     left: dict[int, float] | None = None,
     now: float = 1000.0,
+    restart_cost: float = 10.0,
     **more: Any,
 ) -> Problem:
     """A problem in which job J has left[J] seconds to go on one fast GPU (1000 where not said)."""
@@ -86,7 +87,10 @@ def a_problem(
         now=now,
         nodes=tuple(a_cluster() if nodes is None else nodes),
         jobs=tuple(jobs),
-        outlooks={job.id: an_outlook((left or {}).get(job.id, 1000.0)) for job in jobs},
+        outlooks={
+            job.id: an_outlook((left or {}).get(job.id, 1000.0), restart_cost=restart_cost)
+            for job in jobs
+        },
         **more,
     )
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,6 +75,18 @@ def test_the_noise_at_the_nearest_batch_counts() -> None:
 def test_a_gradient_that_is_all_noise_lets_every_sample_count() -> None:
     pure = GradientReport(job=JobId(1), family="f", epochs=0, batch=64.0, sqr=0.0, var=1.0)
     assert cut(told(pure), own=told(pure))[0].noise is None
+
+
+ODD = (0.0, 1e-320, 1e30)
+
+
+@pytest.mark.parametrize(("sqr", "var"), [pair for pair in product(ODD, ODD) if any(pair)])
+def test_one_odd_report_does_not_keep_out_the_next_of_the_same_batch(
+    sqr: float, var: float
+) -> None:
+    odd = GradientReport(job=JobId(1), family="f", epochs=0, batch=64.0, sqr=sqr, var=var)
+    known = told(odd, report(0, 5.0), odd, report(0, 7.0))
+    assert cut(known)[0].noise == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])

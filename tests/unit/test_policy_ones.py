@@ -69,6 +69,13 @@ def test_a_job_near_its_end_is_not_restarted_for_more_gpus() -> None:
     assert gpus(plan(a_problem([a_job(1, placement=on(n1=2))], left={1: 15}))) == {1: 2}
 
 
+def test_a_gain_of_seconds_moves_nobody_though_the_move_takes_no_time() -> None:
+    problem = a_problem([a_job(1, placement=on(n1=2))], left={1: 15}, restart_cost=0.5)
+    assert gpus(plan(problem)) == {1: 2}
+    assert gpus(plan(problem, Ones(Settings(least_charge=0.0))))[1] > 2
+    assert gpus(plan(replace(problem, round_seconds=1.0)))[1] > 2
+
+
 def test_a_long_job_shrinks_for_a_newcomer() -> None:
     jobs = [a_job(1, "1-16", placement=on(n1=4, n2=4, n3=4, n4=4)), a_job(2, "2-8")]
     found = gpus(plan(a_problem(jobs, left={1: 4000, 2: 300})))
@@ -162,6 +169,12 @@ def test_the_batch_stays_within_memory_and_its_limit() -> None:
     assert given.batch is not None
     assert given.batch <= 64  # its limit at the start is what it was submitted with
     assert given.batch % given.placement.gpus == 0
+
+
+def test_a_job_submitted_with_less_than_its_least_batch_starts_with_that() -> None:
+    batches = replace(BATCHES, submitted=16, least_per_gpu=32)
+    found = plan(a_problem([a_job(1, "2-8", batches=batches)]))
+    assert found.assignments[JobId(1)].batch == 64
 
 
 def test_a_job_that_names_no_batches_keeps_its_own() -> None:
