@@ -33,6 +33,7 @@ from ones.daemon.wire import (
     NodeReport,
     Report,
 )
+from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
 MAX_BODY = 16 * 2**20
@@ -58,7 +59,7 @@ class Api:
         self._agents = {os.geteuid(), pwd.getpwnam(self._config.agent_user).pw_uid}
 
     async def serve(self) -> web.AppRunner:
-        """Open both doors; the caller cleans the runner up."""
+        """Open both doors; the caller cleans the runner up. Raises OnesError."""
         app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors_as_json])
         app.add_routes(
             [
@@ -83,11 +84,24 @@ class Api:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         path = Path(self._config.socket)
-        path.unlink(missing_ok=True)
-        await web.UnixSite(runner, str(path)).start()
-        path.chmod(0o666)  # the kernel tells who connects; each view decides what he may see
         host, port = self._config.controller_address
-        await web.TCPSite(runner, "0.0.0.0", port).start()
+        try:
+            await web.TCPSite(runner, "0.0.0.0", port).start()
+        except OSError as fault:
+            await runner.cleanup()
+            raise OnesError(
+                f"can't listen on port {port}: {fault.strerror or fault}; end what holds it,"
+                " or name another with `controller`"
+            ) from None
+        try:
+            path.unlink(missing_ok=True)
+            await web.UnixSite(runner, str(path)).start()
+            path.chmod(0o666)  # the kernel tells who connects; each view decides what he may see
+        except OSError as fault:
+            await runner.cleanup()
+            raise OnesError(
+                f"can't listen on {path}: {fault.strerror or fault}; name another with `socket`"
+            ) from None
         log.info("listening on %s and on port %d (as %s)", path, port, host)
         return runner
 

@@ -126,7 +126,7 @@ def jobs(controller: Controller, only: str | None) -> Json:
                 "samples": getattr(report, "samples", None),
                 "total_samples": getattr(report, "total_samples", None),
                 "loss": getattr(report, "loss", None),
-                "samples_per_second": _rate(report),
+                "samples_per_second": getattr(report, "samples_per_second", None),
                 "speed_error": outlooks[job.id].speed_error if job.id in outlooks else None,
                 "submitted": job.submitted,
                 "waited": job.waited,
@@ -153,11 +153,6 @@ def sharing(controller: Controller, only: str | None) -> Json:
             {"node": node, "gpu": gpu, "why": why} for (node, gpu), why in sorted(closed.items())
         ],
     )
-
-
-def _rate(report: object) -> float | None:
-    batch, seconds = getattr(report, "batch", None), getattr(report, "step_seconds", None)
-    return batch / seconds if batch and seconds else None
 
 
 def job(controller: Controller, number: int, only: str | None) -> Json:

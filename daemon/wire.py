@@ -44,6 +44,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="rep
     checkpoints: bool = True  # whether it saves on the checkpoint signal
     tunes: bool = False  # whether it takes another batch while it runs, from the agent's answer
 
+    @property
+    def samples_per_second(self) -> float | None:
+        return self.batch / self.step_seconds if self.batch and self.step_seconds else None
+
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="checkpoint"):
     """A checkpoint is complete on disk."""

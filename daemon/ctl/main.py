@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from ones.daemon.config import ConfigError, load_config
 from ones.daemon.ctl.client import NotAllowed, Unreachable, ask
@@ -18,6 +19,7 @@ from ones.daemon.ctl.replay import replay
 from ones.daemon.ctl.report import report
 from ones.daemon.ctl.solve import solve
 from ones.daemon.ctl.table import cell, duration, moment, table
+from ones.daemon.wire import Report
 from ones.slurm_ext.errors import OnesError
 
 UNREACHABLE, NOT_ALLOWED = 3, 4
@@ -210,11 +212,29 @@ def _shares(speeds: list[float | None]) -> str | None:
     return None if None in speeds else ", ".join(f"{speed:.0%}" for speed in speeds)
 
 
+def in_words(report: Report) -> str:
+    """What a job said of its progress."""
+    done, total, rate = report.samples, report.total_samples, report.samples_per_second
+    parts = [
+        f"{done} of {total} samples ({_progress(done, total)})" if total else f"{done} samples"
+    ]
+    if rate is not None:
+        parts.append(f"{rate:.4g} samples a second in batches of {report.batch}")
+    if report.loss is not None:
+        parts.append(f"loss {report.loss:.4g}")
+    return ", ".join(parts)
+
+
+def _progress(done: int | None, total: int | None) -> str | None:
+    if total:
+        return f"{100 * (done or 0) / total:.0f}%"
+    return str(done) if done else None
+
+
 def _job_row(job: dict[str, Any]) -> dict[str, Any]:
-    done, total = job["samples"], job["total_samples"]
     return {
         **job,
-        "progress": f"{100 * done / total:.0f}%" if total else (done or None),
+        "progress": _progress(job["samples"], job["total_samples"]),
         "waited": duration(job["waited"]),
     }
 
@@ -235,6 +255,8 @@ def job(job: int, as_json: bool, noheader: bool, fields: str | None) -> None:
             f" sizes {it['sizes']}, asked for {it['requested']},"
             f" submitted {moment(it['submitted'])}"
         )
+        if it["report"]:
+            click.echo(f"It last reported {in_words(msgspec.convert(it['report'], Report))}")
     rows = [
         {
             **run,
