@@ -167,7 +167,6 @@ class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     requeue_timeout: Period = 120.0
     start_timeout: Period = 60.0
     live_timeout: Period = 120.0
-    give_back_nodes: bool = False  # of their own allocation, by live jobs
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -223,7 +222,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             room=self.moves.start_timeout,
             order=self.moves.live_timeout,
             answer=self.moves.live_timeout / 2,
-            gives_back=self.moves.give_back_nodes,
         )
 
     @property

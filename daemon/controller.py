@@ -23,6 +23,7 @@ from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
 from ones.daemon.needs import NeedsBook
 from ones.daemon.operators import Operators
+from ones.daemon.outages import Outages
 from ones.daemon.pair_moves import parted_from_plan, waits_for
 from ones.daemon.published import NOTHING, Decision, Round
 from ones.daemon.records import Records
@@ -37,7 +38,7 @@ from ones.policies.reserve import reserve
 from ones.policies.round import decide
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, to_release, waiting_plain_jobs
+from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, stranded, to_release, waiting_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
@@ -103,6 +104,7 @@ class Controller:
             clock=clock,
             filling=Filling(config.needs, self.needs, store, commands),
         )
+        self._outages = Outages(store)
         self._histories = Histories(self._records, self._learning, self._live)
         # A round and a tick never touch Slurm at the same time: one writer.
         self._one = threading.Lock()
@@ -139,6 +141,7 @@ class Controller:
             experience=self._learning.experience(),
             progress=self._learning.progress(),
             arrivals=self._records.arrivals(since=begun - ARRIVALS),
+            round_seconds=self.config.round,
             priors=self.config.estimator.priors(),
             knowledge=self.config.estimator.knowledge(),
         )
@@ -183,6 +186,9 @@ class Controller:
                 self._mover.let_go(snapshot.jobs[job], ignored[job])
             self.staging.tidy(snapshot, now=begun)
             moving = [move.job for move in self.open_moves()]
+            for job in stranded(snapshot):
+                if job not in moving:  # one of `ignored` is let go as a plain job in the next round
+                    self._mover.take_back(snapshot.jobs[job])
             self._live.give_up_nodes(snapshot, moving)
         if self.config.mode == "act":
             self._live.clean(snapshot)
@@ -210,6 +216,7 @@ class Controller:
         self.inbox.forget_jobs(snapshot.jobs)
         self._learning.take(snapshot)
         self._records.take(snapshot, now=begun)
+        self._outages.take(snapshot.nodes.values(), now=begun)
         self.needs.take(snapshot, self.inbox.nodes(), now=begun)
         return snapshot
 
@@ -237,7 +244,8 @@ class Controller:
         if out:
             words = " ".join(sorted(out)).lower().replace("_", " ")
             return f"{words}: {node.reason}" if node.reason else words
-        return self.inbox.silence(node.name, now=self.clock())
+        now = self.clock()
+        return self._outages.note(node.name, now=now) or self.inbox.silence(node.name, now=now)
 
     def _act(self, problem: Problem, verdict: Verdict, snapshot: Snapshot) -> tuple[Decision, ...]:
         jobs = {job.id: job for job in problem.jobs}

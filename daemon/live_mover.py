@@ -86,7 +86,7 @@ class LiveMover:
     def keeps(self, record: JobRecord) -> Placement:
         """The part of its own allocation that a job which is able can't give back."""
         said = self._said(record)
-        return core(record, said.own if said is not None and self._limits.gives_back else {})
+        return core(record, {} if said is None else said.own)
 
     def silent(self, record: JobRecord) -> str:
         """Why a job that could be resized live a moment ago is left alone now, or ''.

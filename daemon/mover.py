@@ -19,7 +19,7 @@ from ones.daemon.move_journal import keep_move, new_move, open_moves, words
 from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import Job, Placement
-from ones.slurm_ext.actions import Release, Reshape
+from ones.slurm_ext.actions import Hold, Release, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
@@ -107,9 +107,23 @@ class Mover:
             log.warning("job %d: %s; tried again in the next round", record.id, fault)
             return
         log.info("job %d: released as a plain job: %s", record.id, why)
-        now = self._clock()
-        row = {"job": record.id, "restarts": record.restarts, "since": now, "released": now}
-        self._store.put("holds", [row])
+        self._keep_hold(record.id, record.restarts, released=True)
+
+    def take_back(self, record: JobRecord) -> None:
+        """Hold a job that waits for the nodes of its last run, so that it is planned for anew."""
+        # First: held and not written down, it would be held for ever.
+        self._keep_hold(record.id, record.restarts, released=False)
+        try:
+            self._actuator.perform(Hold(job=record.id, restarts=record.restarts))
+        except (JobChanged, SlurmError) as fault:
+            log.warning("job %d: %s; looked at again in the next round", record.id, fault)
+            return
+        log.info(
+            "job %d: taken back: Slurm requeued it and can't start it on %s (%s)",
+            record.id,
+            record.required_nodes,
+            record.reason,
+        )
 
     def claimed(self, snapshot: Snapshot) -> dict[str, int]:
         """Node -> GPUs that jobs which are being started wait for."""
@@ -179,23 +193,18 @@ class Mover:
             return
         with self._store.transaction():
             keep_move(self._store, after, now=self._clock())
-            self._hold(after)
+            if after.holds or after.outcome:
+                self._keep_hold(after.job, after.restarts, released=not after.holds)
         if after.outcome and not before.outcome:
             log.info("job %d: %s: %s", after.job, after.kind, after.outcome)
             short = after.outcome.split(":")[0]
             self._metrics.moves.labels(kind=after.kind, outcome=short).inc()
 
-    def _hold(self, move: MoveRecord) -> None:
+    def _keep_hold(self, job: int, restarts: int, *, released: bool) -> None:
         """Keep the table that ones-release reads: the jobs that we hold, and held."""
-        if not (move.holds or move.outcome):
-            return
         now = self._clock()
-        row = {
-            "job": move.job,
-            "restarts": move.restarts,
-            "since": now,
-            "released": None if move.holds else now,
-        }
+        at = now if released else None
+        row = {"job": job, "restarts": restarts, "since": now, "released": at}
         self._store.put("holds", [row])
 
     def _lease(self, job: Job, target: Placement, batch: int | None) -> None:

@@ -1,10 +1,11 @@
-"""ones-release: when onesd is gone, release the jobs that are held for it.
+"""ones-release: when onesd is gone, release the jobs that wait for it.
 
 A timer runs it every minute, apart from onesd and importing nothing of it, so that whatever stops
 onesd (a crash, a full disk, a configuration that no longer loads) leaves no job held. It releases
-jobs that job_submit.lua held at submission and jobs that onesd held between two runs; never a job
-that its user or an administrator holds. Running it twice, or beside a reviving onesd, is safe: a
-released job is no longer held, so the next run does not see it.
+jobs that job_submit.lua held at submission, jobs that onesd held between two runs, and jobs that
+Slurm requeued for nodes onesd had chosen and that are lost; never a job that its user or an
+administrator holds. Running it twice, or beside a reviving onesd, is safe: a released job waits for
+onesd no more, so the next run does not see it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 import click
 
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.snapshot import MARK, STAGE_MARK
+from ones.slurm_ext.snapshot import MARK, STAGE_MARK, UNTRIED
 
 TIMEOUT = 20.0  # seconds for one Slurm command; an unreachable slurmctld takes nine
 CLOCK_SKEW = 60.0  # seconds that a heartbeat may lie in the future, as in job_submit.lua
@@ -35,6 +36,7 @@ _COLUMNS = {
     "PriorityLong": 20,
     "RestartCnt": 12,
     "Reason": 64,
+    "ReqNodes": 64,  # whether it names any is all that counts
     "admin_comment": 320,  # the mark is shorter; what an administrator appended may be cut off
 }
 _HELD_AT_SUBMISSION = re.compile(r"[^ ]*;held=1(?:[; ]|$)")
@@ -48,6 +50,7 @@ class PendingJob:
     priority: int
     restarts: int
     reason: str
+    required_nodes: str
     admin_comment: str
 
     @property
@@ -61,6 +64,12 @@ class PendingJob:
     @property
     def held(self) -> bool:
         return self.priority == 0
+
+    @property
+    def stranded(self) -> bool:
+        """Whether Slurm requeued it for the nodes that onesd chose, and can't start it there."""
+        tried = self.reason not in UNTRIED
+        return tried and not self.held and self.restarts > 0 and self.required_nodes != ""
 
     @property
     def held_at_submission(self) -> bool:
@@ -141,7 +150,11 @@ def why_release(
     `holds` is None where onesd's database can't be read; then a marked job that was requeued and
     is held counts as onesd's, because a job must not wait for ever on a lost file.
     """
-    if not job.marked or not job.held or job.held_by_slurm:
+    if not job.marked:
+        return None
+    if job.stranded:
+        return "requeued onto nodes that onesd chose" if moves_too else None
+    if not job.held or job.held_by_slurm:
         return None
     row = holds.get(job.id) if holds is not None else None
     # Another restart count: the job ran meanwhile, and this hold is not the one that onesd wrote.
@@ -163,9 +176,9 @@ def parse_squeue(text: str) -> list[PendingJob]:
         for width in _COLUMNS.values():
             fields.append(line[at : at + width].strip())
             at += width
-        job, priority, restarts, reason, comment = fields
+        job, priority, restarts, reason, nodes, comment = fields
         if job.isdigit():  # elastic jobs are never arrays, whose ids look otherwise
-            jobs.append(PendingJob(int(job), int(priority), int(restarts), reason, comment))
+            jobs.append(PendingJob(int(job), int(priority), int(restarts), reason, nodes, comment))
     return jobs
 
 
@@ -293,7 +306,7 @@ def release_all(
             release(job.id)
         except SlurmError as fault:
             refusals.append(fault)
-            click.echo(f"ones-release: error: job {job.id} stays held: {fault}", err=True)
+            click.echo(f"ones-release: error: job {job.id} is not released: {fault}", err=True)
             continue
         record_release(store, job, time.time())
         click.echo(f"released job {job.id}: {why}, and {gone.why}")

@@ -13,7 +13,7 @@ from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.layout import Layout, gpu_type_wanted, gpus_wanted, layout_of
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.shards import beside, gpus_held, half
-from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import UNTRIED, JobRecord, NodeRecord, Snapshot
 
 ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 FOR_GPUS = frozenset({"None", "Priority", "Resources"})  # reasons of a job that waits for room
@@ -57,6 +57,25 @@ def to_release(snapshot: Snapshot, ignored: Mapping[int, str], holds: Holds) -> 
         if held_for_us(
             snapshot.jobs[number], Mark.parse(snapshot.jobs[number].admin_comment), holds
         )
+    ]
+
+
+def stranded(snapshot: Snapshot) -> list[int]:
+    """Jobs that Slurm requeued without us, when a node failed, and can't start where they ran.
+
+    A job keeps asking for the nodes it was started on, and a lost one may never come back.
+    """
+    return [
+        job.id
+        for job in snapshot.jobs.values()
+        if job.marked
+        and job.restarts
+        and job.state == "PENDING"
+        and not job.held
+        and job.required_nodes
+        and "COMPLETING" not in job.flags
+        and job.eligible <= snapshot.taken  # Slurm lets it wait for two minutes first
+        and job.reason not in UNTRIED
     ]
 
 

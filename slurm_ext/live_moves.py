@@ -34,12 +34,11 @@ ORDERS_A_MOVE = 100  # numbers: those of a move follow those of the move before
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLimits:
-    """How long the steps of a live move may take, in seconds, and how far it may go."""
+    """How long the steps of a live move may take, in seconds."""
 
     room: float = 60.0  # until the GPUs are free, or Slurm has taken a node back
     order: float = 120.0  # until an order is carried out
     answer: float = 60.0  # until one that was called back is given up
-    gives_back: bool = True  # whether jobs give back nodes of their own allocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

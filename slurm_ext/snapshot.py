@@ -9,8 +9,8 @@ from typing import Protocol
 
 MARK = "ONES1:"  # begins the admin_comment of a job that opted in; only job_submit.lua writes it
 SATELLITE_MARK = "ONES1S:"  # the same of a job that holds GPUs for another; see satellites
-
 STAGE_MARK = "ONES-STAGE1:"  # the same of a job that stages data in for one that opted in
+UNTRIED = frozenset({"", "None", "BeginTime"})  # reasons of a job that Slurm has not yet tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,12 +53,13 @@ class Submission:
     epochs: int
     sizes: str = ""  # of --elastic; empty: a plain job
     example: str = "train_digits.sbatch"
+    gpu_type: str = ""  # empty: any
 
     def command(self, *, live: bool) -> list[str]:
         example = LIVE.get(self.example, self.example) if live else self.example
         options = [
             f"--job-name={self.name.split('-')[0]}",
-            f"--gpus={self.gpus}",
+            "--gpus=" + ":".join(filter(None, (self.gpu_type, str(self.gpus)))),
             f"--ntasks={self.gpus}",
         ]
         if self.sizes:
@@ -69,14 +70,17 @@ class Submission:
 
 STORY = (
     Submission("plain", "carol", 0, gpus=2, epochs=22, example="fixed_digits.sbatch"),
-    Submission("broad", "alice", 0, gpus=8, epochs=54, sizes="4,8"),
-    Submission("long", "bob", 9, gpus=1, epochs=30, sizes="1-4"),
-    Submission("medium", "carol", 12, gpus=1, epochs=24, sizes="1-4"),
+    Submission("broad", "alice", 0, gpus=8, epochs=54, sizes="4,8", gpu_type="k80"),
+    # From this one onesd learns how short the later ones are, for which long jobs make way.
+    Submission("burst-1", "dave", 1, gpus=4, epochs=5, sizes="4"),
+    # A change of the type of GPU would take a restart even from a live job.
+    Submission("long", "bob", 9, gpus=1, epochs=30, sizes="1-4", gpu_type="v100"),
+    Submission("medium", "carol", 12, gpus=1, epochs=24, sizes="1-4", gpu_type="v100"),
     # No library of ours in this one.
     Submission("free", "dave", 13, gpus=2, epochs=10, sizes="1-4", example="plain_digits.sbatch"),
-    Submission("burst-1", "dave", 42, gpus=4, epochs=5, sizes="4"),
-    Submission("burst-2", "dave", 43, gpus=4, epochs=5, sizes="4"),
-    Submission("burst-3", "dave", 44, gpus=4, epochs=5, sizes="4"),
+    Submission("burst-2", "dave", 42, gpus=4, epochs=5, sizes="4"),
+    Submission("burst-3", "dave", 43, gpus=4, epochs=5, sizes="4"),
+    Submission("burst-4", "dave", 44, gpus=4, epochs=5, sizes="4"),
 )
 
 
@@ -163,7 +167,7 @@ def alive(ids: Sequence[int]) -> bool:
 
 
 def accounted(job: int) -> list[dict[str, Any]]:
-    """The runs of a job as sacct has them."""
+    """The runs of a job as sacct has them; in parts where it gave back nodes."""
     fields = "Start,End,AllocTRES,NodeList,State"
     text = run(
         [
@@ -195,7 +199,11 @@ def accounted(job: int) -> list[dict[str, Any]]:
                     "state": state.split()[0],
                 }
             )
-    return sorted(runs, key=lambda each: each["started"])
+    runs.sort(key=lambda each: (each["started"], each["ended"] or time.time()))
+    for before, after in pairwise(runs):
+        if before["state"] == "RESIZING":  # Slurm has the next record begin as the run did
+            after["started"] = before["ended"]
+    return runs
 
 
 def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
@@ -210,7 +218,7 @@ def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
                 moves[move["kind"]] = moves.get(move["kind"], 0) + 1
         parts = [part for each in life["satellites"] for part in accounted(each["satellite"])]
         told = [each for each in (*life["runs"], *life["satellites"]) if each["started"]]
-        agrees = sorted(map(_times, told)) == sorted(map(_times, (*runs, *parts)))
+        agrees = _held(told) == _held((*runs, *parts))
     submitted = begun + one.at
     ended = runs[-1]["ended"]
     held = sum(each["ended"] - each["started"] for each in runs)
@@ -231,8 +239,16 @@ def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
     }
 
 
-def _times(run: dict[str, Any]) -> tuple[float, float, int]:
-    return run["started"], run["ended"], run["gpus"]
+def _held(runs: Sequence[dict[str, Any]]) -> list[tuple[float, float, int]]:
+    """From when until when how many GPUs were held; onesctl tells parts as `earlier` of a run."""
+    found = []
+    for run in runs:
+        began = run["started"]
+        for part in run.get("earlier", ()):
+            found.append((began, part["until"], part["gpus"]))
+            began = part["until"]
+        found.append((began, run["ended"], run["gpus"]))
+    return sorted(found)
 
 
 def sizes(runs: Sequence[dict[str, Any]]) -> list[tuple[float, int]]:

@@ -101,7 +101,8 @@ class Faults:
             self.total_losses += 1
         places: dict[str, list[str]] = {}
         for each in victims:
-            node = satellites.get(int(each["home"])) if each["home"] else host
+            launcher, _, own = str(each["home"]).partition(".")
+            node = own or (satellites.get(int(launcher)) if launcher else host)
             if node:
                 places.setdefault(node, []).append(str(each["pid"]))
         with ThreadPoolExecutor() as together:

@@ -52,6 +52,8 @@ KINDS = ("alone", "alone", "twice", "during a checkpoint")
 CHANGES = ("growth", "shrink", "both at once", "in the last three steps", "during a checkpoint")
 ROUND = 2.0  # seconds
 LOOK = 0.4  # seconds between two looks: each costs the cluster's own machine something
+A_NODE = 4  # GPUs
+OWN = (1, 1, 2, 2 * A_NODE)  # GPUs of a job's own; of two nodes it can give back the second
 SEEN_LATE = 3.0  # seconds in which Slurm ends a job, and we see it
 PATIENCE = 90.0  # seconds for a size to be reached, whatever was killed
 STANDSTILL = 25.0  # seconds between two steps, where all workers begin anew even
@@ -68,7 +70,6 @@ live_grace_time = 0.5
 [moves]
 checkpoint_timeout = 30.0
 live_timeout = 60.0
-give_back_nodes = true
 """
 
 
@@ -178,9 +179,9 @@ class Soak:
     def train(self) -> None:
         """One job from its start to its end."""
         self.cluster.run("ctl", "rm -f /run/ones/asked.json")
-        gpus = self.random.choice([1, 1, 2])
+        gpus = self.random.choice(OWN)
         words = [str(EPOCHS), str(CHECKPOINT_SECONDS)]
-        job = self.live.submit(*words, gpus=gpus)
+        job = self.live.submit(*words, gpus=gpus, options=("--no-kill",))
         total = EPOCHS * SAMPLES
         last = total - SAMPLES % BATCH - BATCH * self.random.choice([0, 1, 2, 2, 3])
         self.cluster.run("ctl", f"echo {last} > gate-{job}", "alice")
@@ -189,10 +190,10 @@ class Soak:
         losses = self.faults.total_losses
         try:
             self.wait(job, lambda look: look.gpus == self.workers(job) == gpus)
-            size = gpus
+            least, size = min(gpus, A_NODE), gpus
             while self.found.resizes < self.wanted and self.look(job).lives:
                 began = time.time()
-                size, killed, kind = self.resize(job, gpus, size)
+                size, killed, kind = self.resize(job, least, size)
                 if killed not in ENDS_JOB:
                     self.found.resizes += 1
                     self.found.asked[kind] += 1
@@ -219,7 +220,7 @@ class Soak:
         due.sort()
         gate = self.random.uniform(0.0, 7.0)  # seconds to hold it up there
         began, killed, held_since = time.monotonic(), "", 0.0
-        self.live.ask_for(job, size)
+        self.live.steering.want(job, size)
         while True:
             look, now_s = self.look(job), time.monotonic()
             if not look.lives:
@@ -235,7 +236,7 @@ class Soak:
                     others = [each for each in SIZES if each >= least and each != size]
                     size = self.random.choice(others)
                     say(f"   no, to {size}")
-                    self.live.ask_for(job, size)
+                    self.live.steering.want(job, size)
                 else:
                     killed = self.faults.strike(job, look.host, look.satellites)
                     say(f"   killed: {killed}")

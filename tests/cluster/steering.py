@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +29,13 @@ class Steering:
 
     cluster: Cluster
     jobs: list[int] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # nodes
 
     def prepare(self) -> None:
         """Nothing of an earlier test is left."""
         self.kill()
+        while self.lost:
+            self._find_again(self.lost.pop())
         subprocess.run(
             ["docker", "cp", "--quiet", str(JOBS), f"{self.cluster.name}-ctl:/home/"], check=True
         )
@@ -42,6 +46,29 @@ class Steering:
         self.configure(IMPATIENT)
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", "squeue -h").stdout, within=30, what="no jobs"
+        )
+
+    def lose(self, node: str) -> None:
+        """Freeze a node and have Slurm hold it for down; until the next `prepare`."""
+        self.lost.append(node)
+        subprocess.run(["docker", "pause", f"{self.cluster.name}-{node}"], check=True)
+        time.sleep(3)  # an answer of the node's that is under way would bring it back
+        self.cluster.run("ctl", f"scontrol update NodeName={node} State=DOWN Reason=test")
+
+    def requeued_without_delay(self, job: int) -> None:
+        """Slurm lets the job of a lost node wait for two minutes: for remains, here frozen ones."""
+        self.wait(job, ["PENDING"], within=60)
+        self.cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")
+
+    def _find_again(self, node: str) -> None:
+        subprocess.run(["docker", "unpause", f"{self.cluster.name}-{node}"], check=True)
+        back = f"scontrol update NodeName={node} State=RESUME"
+        self.cluster.run("ctl", back, check=False)  # refused where it is back already
+        left = "pgrep slurmstepd"
+        self.cluster.eventually(
+            lambda: not self.cluster.run(node, left, check=False).stdout,
+            within=60,
+            what=f"nothing left on {node}",
         )
 
     def configure(self, text: str) -> None:
@@ -63,6 +90,11 @@ class Steering:
         """The same daemon with a policy of ours: `seesaw` never leaves a job at its size."""
         program = "/opt/ones/bin/python /home/jobs/steered_onesd.py"
         self.start(*options, "--", "--policy", policy, program=program, ready=ready)
+
+    def want(self, job: int, gpus: int) -> None:
+        """What the steered daemon's policy `asked` is to give the job."""
+        put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
+        self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
 
     def ready(self) -> bool:
         done = self.cluster.run("ctl", "onesctl status --json", check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ live_grace_time = 1.0
 [moves]
 checkpoint_timeout = 30.0
 live_timeout = 60.0
-give_back_nodes = true
 """
 
 
@@ -60,12 +59,29 @@ class Live:
         asked = [f"--elastic={sizes}", f"--gpus=v100:{gpus}", f"--ntasks={gpus}", *options]
         return self.steering.submit(user, *asked, "/home/jobs/live.sbatch", *words)
 
-    def ask_for(self, job: int, gpus: int) -> None:
-        put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
-        self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
-
     def resize(self, job: int, gpus: int) -> None:
-        self.ask_for(job, gpus)
+        self.steering.want(job, gpus)
+        self.has(job, gpus)
+
+    def resize_with_onesd_killed(
+        self, job: int, gpus: int, there: Callable[[], bool] = lambda: True
+    ) -> None:
+        """The same with onesd killed at each step of the move in turn; `there`: Slurm has it so."""
+        for point in range(1, LAST_POINT):
+            self.steering.kill()
+            self.steering.want(job, gpus)
+            self.start("--die-at", str(point), ready=False)
+
+            def over() -> bool:
+                there_now = self.workers(job) == gpus and there()
+                return there_now or not self.steering.alive()
+
+            self.cluster.eventually(over, within=90, what=f"point {point} reached")
+            assert self.steering.state(job) == "RUNNING", f"after point {point}"
+            if self.steering.alive():
+                break
+        self.steering.kill()
+        self.start()
         self.has(job, gpus)
 
     def has(self, job: int, gpus: int, *, within: float = 120) -> None:
@@ -217,21 +233,7 @@ def test_killed_at_every_step_of_a_live_move_onesd_goes_on_with_it(
     live.has(job, 1)
     before, after = sizes
     live.resize(job, before)
-    for point in range(1, LAST_POINT):
-        live.steering.kill()
-        live.ask_for(job, after)
-        live.start("--die-at", str(point), ready=False)
-
-        def over() -> bool:
-            return not live.steering.alive() or live.workers(job) == after
-
-        live.cluster.eventually(over, within=90, what=f"point {point} reached")
-        assert live.steering.state(job) == "RUNNING", f"after point {point}"
-        if live.steering.alive():
-            break
-    live.steering.kill()
-    live.start()
-    live.has(job, after)
+    live.resize_with_onesd_killed(job, after)
     outcomes = [move["outcome"] for move in live.steering.ask("job", str(job))["moves"]]
     assert set(outcomes) == {"done"}
     live.cluster.run("ctl", ["scancel", str(job)])
@@ -255,7 +257,7 @@ def test_a_lost_satellite_costs_its_workers_only_and_is_in_the_record(live: Live
     job = live.submit("1000")
     live.has(job, 1)
     live.resize(job, 6)
-    live.ask_for(job, 1)  # or it would grow again
+    live.steering.want(job, 1)  # or it would grow again
     live.steering.kill()
     victim = live.satellites()[0]
     live.cluster.run("ctl", ["scancel", "--signal=KILL", "--full", str(victim)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from soak_account import Task, account_of
 from steering import Steering
-from test_live import BATCH, LAST_POINT, SAMPLES, Live
+from test_live import BATCH, SAMPLES, Live
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -24,20 +23,11 @@ def live(cluster: Cluster) -> Iterator[Live]:
     steering = Steering(cluster)
     steering.prepare()
     yield Live(steering)
-    for node in NODES:
-        unfreeze(cluster, node)
-        back = f"scontrol update NodeName={node} State=RESUME"
-        cluster.run("ctl", back, check=False)
     steering.prepare()
     idle = "sinfo -h -t idle -o %D"
     cluster.eventually(
         lambda: cluster.run("ctl", idle).stdout.split() == ["4"], within=60, what="all nodes idle"
     )
-
-
-def unfreeze(cluster: Cluster, node: str) -> None:
-    command = ["docker", "unpause", f"{cluster.name}-{node}"]
-    subprocess.run(command, capture_output=True, check=False)
 
 
 def spread(live: Live, *words: str) -> tuple[int, str, str]:
@@ -84,7 +74,7 @@ def test_a_job_that_loses_a_node_of_its_own_goes_on_with_those_left_and_says_so(
     live.start()
     job, _, other = spread(live, "1000")
     before = processes(live, job)
-    live.ask_for(job, 2)  # or it would grow again
+    live.steering.want(job, 2)  # or it would grow again
     live.cluster.run("ctl", f"scontrol update NodeName={other} State=DOWN Reason=test")
     live.cluster.eventually(lambda: live.workers(job) == 2, within=60, what="two workers left")
     left = processes(live, job)
@@ -98,7 +88,9 @@ def test_a_job_that_loses_a_node_of_its_own_goes_on_with_those_left_and_says_so(
     assert (account.lost, account.repeated, account.strands) == (0, 0, 1)
 
 
-def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Live) -> None:
+def test_a_job_whose_first_node_is_lost_begins_elsewhere_from_its_last_checkpoint(
+    live: Live,
+) -> None:
     epochs = 100
     live.start()
     job = live.submit(str(epochs))
@@ -106,20 +98,11 @@ def test_a_job_whose_first_node_is_lost_begins_from_its_last_checkpoint(live: Li
     live.resize(job, 6)
     first = live.steering.slurm(job, "batchhost")
     position = checkpointed(live, job)
-    subprocess.run(["docker", "pause", f"{live.cluster.name}-{first}"], check=True)
-    live.cluster.eventually(
-        lambda: live.steering.slurm(job, "restartcnt") == "1", within=90, what="the job requeued"
-    )
-    live.none_left(within=10)
-    unfreeze(live.cluster, first)
-    # Slurm lets a requeued job wait for two minutes: before the node has cleaned up it can't start.
-    steps_left = f"pgrep -f '[s]lurmstepd: .{job}' || true"
-    live.cluster.eventually(
-        lambda: not live.cluster.run(first, steps_left).stdout,
-        within=90,
-        what="nothing left of the first run",
-    )
-    live.cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")
+    live.steering.want(job, 4)  # of the nodes that it may use, one is left
+    live.steering.lose(first)
+    live.steering.requeued_without_delay(job)
+    live.has(job, 4)
+    assert first not in live.steering.slurm(job, "nodelist")
     live.steering.wait(job, ["COMPLETED"], within=300)
     live.none_left()
     account = account_of(live.notes(job), task(epochs), complete=True)
@@ -158,22 +141,9 @@ def test_a_job_gives_back_a_node_of_its_own_without_a_restart(live: Live) -> Non
 def test_killed_at_every_step_of_giving_a_node_back_onesd_goes_on_with_it(live: Live) -> None:
     live.start()
     job, first, _ = spread(live, "1000")
-    live.steering.kill()
-    live.ask_for(job, 2)
-    for point in range(1, LAST_POINT):
-        live.start("--die-at", str(point), ready=False)
-
-        def over() -> bool:
-            there = live.steering.slurm(job, "nodelist") == first and live.workers(job) == 2
-            return not live.steering.alive() or there
-
-        live.cluster.eventually(over, within=90, what=f"point {point} reached")
-        assert live.steering.state(job) == "RUNNING", f"after point {point}"
-        if live.steering.alive():
-            break
-    live.steering.kill()
-    live.start()
-    live.has(job, 2)
+    live.resize_with_onesd_killed(
+        job, 2, there=lambda: live.steering.slurm(job, "nodelist") == first
+    )
     assert live.steering.slurm(job, "nodelist") == first
     assert live.steering.ask("job", str(job))["moves"][-1]["outcome"] == "done"
     live.cluster.run("ctl", ["scancel", str(job)])

@@ -207,6 +207,48 @@ def test_a_silent_agents_node_is_not_taken_for_idle(onesd: Steering) -> None:
         cluster.run("n1", "(/opt/ones/bin/ones-agent >> /var/log/ones/ones-agent.log 2>&1 &)")
 
 
+def test_a_job_whose_node_is_lost_goes_on_elsewhere(onesd: Steering) -> None:
+    onesd.start("--policy", "fifo")
+    job = onesd.counting("alice", "2", 2, 1500)
+    lost = lose_node_of(onesd, job)
+    onesd.wait(job, ["COMPLETED"], within=90)
+    assert onesd.slurm(job, "NodeList") != lost
+    assert onesd.result("alice", job)["samples"] == 1500
+
+
+def test_a_lost_nodes_job_that_can_not_be_planned_for_goes_on_as_a_plain_job(
+    onesd: Steering,
+) -> None:
+    onesd.start("--policy", "fifo")
+    job = onesd.counting("alice", "2", 2, 1500)
+    onesd.wait(job, ["RUNNING"], within=30)
+    onesd.cluster.run("ctl", f"scontrol update JobId={job} AdminComment=ONES1:hands-off")
+    lost = lose_node_of(onesd, job)
+    onesd.wait(job, ["COMPLETED"], within=90)
+    assert onesd.slurm(job, "NodeList") != lost
+    assert onesd.result("alice", job)["samples"] == 1500
+
+
+def test_a_dead_daemons_job_whose_node_is_lost_goes_on_elsewhere(onesd: Steering) -> None:
+    onesd.start("--policy", "fifo")
+    job = onesd.counting("alice", "2", 2, 1500)
+    onesd.wait(job, ["RUNNING"], within=30)
+    onesd.kill()
+    lost = lose_node_of(onesd, job)
+    onesd.wait(job, ["COMPLETED"], within=120)
+    assert onesd.slurm(job, "NodeList") != lost
+    assert onesd.result("alice", job)["samples"] == 1500
+
+
+def lose_node_of(onesd: Steering, job: int) -> str:
+    """Lose the node that a job runs on: Slurm requeues it, for the same node. Which node."""
+    onesd.wait(job, ["RUNNING"], within=30)
+    node = onesd.slurm(job, "NodeList")
+    onesd.lose(node)
+    onesd.requeued_without_delay(job)
+    return node
+
+
 def test_a_dead_daemons_jobs_are_released_by_the_timer(onesd: Steering) -> None:
     onesd.start("--policy", "fifo")
     blockers = [onesd.counting("alice", "8", 8, 60000) for _ in range(2)]
@@ -262,6 +304,10 @@ def test_a_user_sees_his_own_jobs_and_may_not_pause(onesd: Steering) -> None:
     assert {job["job"] for job in json.loads(remote)["jobs"]} == {mine}
     assert onesd.cluster.run("n1", "onesctl pause", "alice", check=False).returncode == 4
     assert f"job {mine}" in onesd.ask("explain", str(mine), user="alice")["lines"][0]
+    told = lambda: onesd.cluster.run("ctl", f"onesctl job {mine}", "alice").stdout  # noqa: E731
+    onesd.cluster.eventually(
+        lambda: " of 12000 samples (" in told(), within=30, what="its progress told"
+    )
     onesd.cluster.run("ctl", "onesctl pause maintenance", "oper")
     assert onesd.ask("status")["paused"]
     onesd.cluster.run("ctl", "onesctl resume", "oper")

@@ -50,8 +50,7 @@ class Recipes:
 
     def resize(self, job: int, gpus: int, *, steps: int = 3) -> None:
         """Have the job run at this size, and wait until it has done steps there."""
-        put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
-        self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
+        self.steering.want(job, gpus)
 
         def trained() -> bool:
             at_size = [line for line in self.account(job) if line["workers"] == gpus]
@@ -118,7 +117,6 @@ def examples(cluster: Cluster) -> Cluster:
 def recipes(examples: Cluster) -> Iterator[Recipes]:
     steering = Steering(examples)
     steering.prepare()
-    examples.run("ctl", "rm -f /run/ones/asked.json")
     steering.start_steered(policy="asked")
     yield Recipes(steering)
     steering.prepare()

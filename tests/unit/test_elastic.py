@@ -14,6 +14,7 @@ from ones.slurm_ext.elastic import (
     elastic_jobs,
     gpu_nodes,
     held_for_us,
+    stranded,
     to_release,
     waiting_plain_jobs,
 )
@@ -233,6 +234,22 @@ def test_whose_hold_it_is(changes: dict[str, Any], row: Hold | None, ours: bool)
     assert held_for_us(record, Mark.parse(record.admin_comment), holds) is ours
     jobs, _ = elastic_jobs(a_cluster(record), holds)
     assert jobs[0].startable is ours
+
+
+def test_only_jobs_that_slurm_requeued_and_can_not_start_are_stranded() -> None:
+    lost = {"held": False, "restarts": 1, "required_nodes": "n1", "reason": "ReqNodeNotAvail"}
+    jobs = (
+        a_record(1, **lost),
+        a_record(2, **lost | {"reason": "BeginTime"}),
+        a_record(3, **lost | {"eligible": 2100.0}),
+        a_record(4, **lost | {"flags": frozenset({"COMPLETING"})}),
+        a_record(5, **lost | {"held": True}),
+        a_record(6, **lost | {"restarts": 0}),
+        a_record(7, **lost | {"required_nodes": ""}),
+        a_record(8, **lost | {"admin_comment": ""}),
+        running(id=9, restarts=1, required_nodes="n1"),
+    )
+    assert stranded(a_cluster(*jobs)) == [1]
 
 
 def test_gpus_of_jobs_that_are_not_planned_are_taken() -> None:

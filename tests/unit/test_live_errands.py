@@ -171,6 +171,9 @@ def test_a_node_of_the_jobs_own_leaves_in_the_change_that_brings_a_satellite(sit
     assert site.errands.state == "working"
     site.ground.change()
     site.errands.look()
+    assert site.errands.state == "working"  # its processes have yet to end
+    del site.ground.own_homes["n2"]
+    site.errands.look()
     assert site.errands.state == "done"
 
 

@@ -106,7 +106,7 @@ def test_only_what_keeps_the_jobs_own_gpus_costs_as_little_as_a_live_resize() ->
     assert move_cost(a_job(2, nodes=NODES), an_outlook(), on(n1=1)) == 10.0
 
 
-@pytest.mark.parametrize(("restart", "gpu_type"), [(60.0, "k80"), (0.5, "v100")])
+@pytest.mark.parametrize(("restart", "gpu_type"), [(300.0, "k80"), (0.5, "v100")])
 def test_a_live_job_does_not_restart_on_faster_gpus_for_less_than_that_costs(
     restart: float, gpu_type: str
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_live_job_does_not_restart_on_faster_gpus_for_less_than_that_costs(
         now=1000.0,
         nodes=tuple(nodes),
         jobs=(job,),
-        outlooks={job.id: an_outlook(20.0, restart_cost=restart, live_cost=0.5)},
+        outlooks={job.id: an_outlook(100.0, restart_cost=restart, live_cost=0.5)},
     )
     plan, _ = make("ones").plan(problem, None, np.random.default_rng(0))
     (name,) = plan.assignments[job.id].placement.nodes

@@ -5,30 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from fake_slurm import a_record
+from fake_slurm import FakeSlurm, a_record
 from policy_builders import a_job, on
 
 from ones.daemon.inbox import Inbox
 from ones.daemon.learning import Learning
 from ones.daemon.metrics import Metrics
 from ones.daemon.mover import Mover
+from ones.daemon.records import Records
 from ones.daemon.store import Store
 from ones.policies.guard import Move
 from ones.policies.model import JobId
+from ones.slurm_ext.actuator import Actuator
+from ones.slurm_ext.elastic import held_for_us
+from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.moves import MoveLimits
 
 
+def a_mover(store: Store, actuator: Actuator) -> Mover:
+    inbox, metrics = Inbox(), Metrics()
+    learning = Learning(store, inbox, metrics)
+    return Mover(store, actuator, inbox, learning, metrics, limits=MoveLimits(), clock=lambda: 0.0)
+
+
 def test_a_new_batch_is_leased_and_nothing_else_is_begun(tmp_path: Path) -> None:
-    store, inbox, metrics = Store(tmp_path / "db"), Inbox(), Metrics()
-    mover = Mover(
-        store,
-        cast(Any, None),  # a hand on Slurm would be a mistake
-        inbox,
-        Learning(store, inbox, metrics),
-        metrics,
-        limits=MoveLimits(),
-        clock=lambda: 0.0,
-    )
+    store = Store(tmp_path / "db")
+    mover = a_mover(store, cast(Any, None))  # a hand on Slurm would be a mistake
     here = on(n1=2)
     tune = Move(job=JobId(1), kind="tune", target=here, batch=256, reason="better")
     record = a_record(1, state="RUNNING", held=False, gpus_on={"n1": 2})
@@ -38,3 +40,23 @@ def test_a_new_batch_is_leased_and_nothing_else_is_begun(tmp_path: Path) -> None
     assert tuple(row) == (2, 256)
     assert mover.open() == []
     assert store.rows("SELECT * FROM moves") == []
+
+
+def test_a_stranded_job_is_held_and_no_more_bound_to_its_lost_node(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    lost = a_record(1, held=False, restarts=1, required_nodes="n1", reason="ReqNodeNotAvail")
+    slurm = FakeSlurm(lost)
+    a_mover(store, Actuator(slurm)).take_back(lost)
+    assert (slurm.job.held, slurm.job.required_nodes) == (True, "")
+    holds = Records(store, cast(Any, None), cast(Any, None)).holds()
+    assert held_for_us(slurm.job, Mark.parse(slurm.job.admin_comment), holds)
+
+
+def test_a_stranded_job_is_taken_back_once_slurm_answers(tmp_path: Path) -> None:
+    lost = a_record(1, held=False, restarts=1, required_nodes="n1", reason="ReqNodeNotAvail")
+    slurm = FakeSlurm(lost, down=True)
+    mover = a_mover(Store(tmp_path / "db"), Actuator(slurm))
+    mover.take_back(lost)
+    slurm.down = False
+    mover.take_back(lost)
+    assert slurm.job.held

@@ -20,6 +20,7 @@ from ones.daemon.ctl.main import main
 from ones.daemon.store import Store
 from ones.policies.registry import names, settings_of
 from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.snapshot import Snapshot
 
 SITE = """
@@ -217,3 +218,9 @@ def test_a_fault_in_the_configuration_is_told_with_file_and_key(
         load_config(path)
     assert named in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_a_port_that_is_taken_is_named(onesd: Controller) -> None:
+    port = onesd.config.controller_address[1]
+    with pytest.raises(OnesError, match=f"can't listen on port {port}: .*; end what holds it"):
+        asyncio.run(Api(onesd).serve())

@@ -22,9 +22,10 @@ def a_line(
     priority: int = 0,
     restarts: int = 0,
     reason: str = "JobHeldUser",
+    nodes: str = "",
     comment: str = MARK,
 ) -> str:
-    return f"{job:<20}{priority:<20}{restarts:<12}{reason:<64}{comment:<320}"
+    return f"{job:<20}{priority:<20}{restarts:<12}{reason:<64}{nodes:<64}{comment:<320}"
 
 
 class Site:
@@ -175,6 +176,19 @@ def test_what_was_released_is_written_down_and_not_released_again(site: Site) ->
     assert site.released == [7, 8]
 
 
+def test_a_job_that_waits_for_the_lost_node_of_its_last_run_is_let_go_elsewhere(site: Site) -> None:
+    lost = {"priority": 1, "restarts": 1, "nodes": "n1"}
+    site.holding(
+        a_line(7, **lost, reason="ReqNodeNotAvail, UnavailableNodes:n1"),
+        a_line(8, **lost, reason="BeginTime"),  # not tried yet
+        a_line(9, **lost | {"nodes": ""}, reason="Resources"),
+        a_line(10, **lost, reason="Resources", comment=""),
+    )
+    assert site.run().output.startswith("released job 7: requeued onto nodes that onesd chose")
+    assert site.released == [7]
+    assert "update JobId=7 ReqNodeList= StartTime=now" in site.calls.read_text()
+
+
 def test_without_the_database_a_requeued_and_held_elastic_job_counts_as_onesds(site: Site) -> None:
     site.holding(a_line(7, restarts=2), a_line(8, restarts=2, comment=""))
     site.run()
@@ -213,7 +227,7 @@ def test_one_refused_job_does_not_keep_the_others_held(site: Site) -> None:
     result = site.run()
     assert result.exit_code == 1
     assert site.released == [8]
-    assert "job 7 stays held: scontrol update JobId=7: Access denied" in result.output
+    assert "job 7 is not released: scontrol update JobId=7: Access denied" in result.output
 
 
 def test_an_unreachable_controller_is_one_line_and_exit_1(site: Site) -> None:
@@ -253,7 +267,7 @@ def test_a_broken_heartbeat_is_none(text: str) -> None:
 def test_a_mark_with_further_keys_and_a_comment_behind_it_is_read() -> None:
     comment = "ONES1:sizes=1,2,4;request=2;held=1;more=x held=0 says the operator"
     [job] = parse_squeue(a_line(comment=comment))
-    assert job == PendingJob(7, 0, 0, "JobHeldUser", comment)
+    assert job == PendingJob(7, 0, 0, "JobHeldUser", "", comment)
     assert job.held_at_submission
 
 

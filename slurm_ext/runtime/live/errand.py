@@ -38,7 +38,7 @@ class Ground(Protocol):
         """End these satellites, in or at the door."""
 
     def own(self) -> dict[str, int]:
-        """Further nodes of the job's own allocation -> their homes, of those that are in."""
+        """Further nodes of the job's own allocation -> their homes, until their launchers end."""
 
     def want(
         self, homes: frozenset[int], batch: int | None, *, without: frozenset[int] = frozenset()
@@ -169,9 +169,11 @@ class Errands:
         wanted = {homes.get(job) for job in (*errand.order.keep, *errand.jobs)}
         present = {slot.home for slot in members}
         others = [home for job, home in homes.items() if home not in wanted and home in present]
-        others += [home for home in self._leaving(errand.order) if home in present]
-        if None in wanted or not wanted <= present or others:
+        leaving = self._leaving(errand.order)
+        if None in wanted or not wanted <= present or others or leaving & present:
             self._fail("the workers could not be brought together")
+            return
+        if leaving:  # Slurm would kill what hasn't ended there, and call the job failed for it
             return
         self._errand, self.coming = None, []
         self.state = "done"
