@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import msgspec
+from patience import PATIENCE
 
 from ones.daemon.wire import Checkpoint, Report
 
@@ -49,7 +50,7 @@ class ListeningAgent:
             pass
 
     def wait_for(self, count: int) -> list[Report | Checkpoint]:
-        until = time.monotonic() + 5
+        until = time.monotonic() + PATIENCE
         while len(self.taken) < count and time.monotonic() < until:
             time.sleep(0.01)
         return [msgspec.json.decode(line, type=Report | Checkpoint) for line in self.taken]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.live.base import JOIN
@@ -119,13 +120,13 @@ class LiveTraining:
     def wait_for_workers(self, workers: int) -> None:
         self.wait_until(lambda: self.order({"op": "status"})["workers"] == workers)
 
-    def ends(self, job: subprocess.Popen[bytes], *, within: float = 60.0) -> int:
+    def ends(self, job: subprocess.Popen[bytes]) -> int:
         """The exit code of a job that needn't be slow any more."""
         (self.folder / "slow").unlink()
-        return job.wait(timeout=within)
+        return job.wait(timeout=PATIENCE)
 
     def order(self, message: dict[str, Any]) -> dict[str, Any]:
-        return order(self.folder / "live", message, timeout=60.0)
+        return order(self.folder / "live", message, timeout=PATIENCE)
 
     def resize(self, workers: int, **more: int) -> dict[str, Any]:
         return self.order({"op": "resize", "workers": workers, **more})
@@ -133,8 +134,8 @@ class LiveTraining:
     def pids(self) -> dict[str, int]:
         return {each["slot"]: each["pid"] for each in self.order({"op": "status"})["members"]}
 
-    def wait_until(self, condition: Any, *, within: float = 60.0) -> None:
-        until = time.monotonic() + within
+    def wait_until(self, condition: Any) -> None:
+        until = time.monotonic() + PATIENCE
         while True:
             with contextlib.suppress(OnesError, ValueError):
                 if condition():
@@ -176,7 +177,7 @@ def training(tmp_path: Path) -> Iterator[LiveTraining]:
 def whole(training: LiveTraining) -> dict[str, Any]:
     """The result of the same training by one process, never resized."""
     process = training.start()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     (result,) = training.results()
     training.forget()
     return result
@@ -295,7 +296,7 @@ def test_a_stopped_job_saves_and_ends_with_143(training: LiveTraining) -> None:
     job = training.live(2, CHECKPOINTS=str(checkpoints))
     training.wait_for_samples(50)
     job.send_signal(signal.SIGTERM)
-    assert job.wait(timeout=30) == 143
+    assert job.wait(timeout=PATIENCE) == 143
     assert len(list(checkpoints.glob("0*"))) == 1
     assert not (training.folder / "live" / JOIN).exists()
 
@@ -309,7 +310,7 @@ def test_another_launcher_joins_lends_its_workers_and_is_sent_home(training: Liv
     assert [(each["slot"], each["home"]) for each in members[1:]] == [("1/0", "8"), ("1/1", "8")]
     answer = training.order({"op": "retire", "home": "8"})
     assert answer["workers"] == 1
-    assert satellite.wait(timeout=20) == 0
+    assert satellite.wait(timeout=PATIENCE) == 0
     assert training.ends(job) == 0
     assert set(counted(training).values()) == {1}
     assert len(counted(training)) == EPOCHS * SAMPLES
@@ -334,7 +335,7 @@ def test_a_satellite_that_is_told_to_end_leaves_in_good_order(training: LiveTrai
     satellite = training.start("--join", join, "--workers=1", PAUSE="0.3", SLURM_JOB_ID="8")
     training.wait_for_workers(2)
     os.killpg(satellite.pid, signal.SIGTERM)  # as Slurm does, to all of its processes
-    assert satellite.wait(timeout=20) == 0
+    assert satellite.wait(timeout=PATIENCE) == 0
     assert training.ends(job) == 0
     assert set(counted(training).values()) == {1}
     assert len(counted(training)) == EPOCHS * SAMPLES
@@ -375,7 +376,7 @@ def test_a_group_does_not_end_while_one_of_its_callbacks_is_under_way(
     assert ended == []
     averaged.set_result("the mean of a bucket")
     assert found.wait() == "the mean of a bucket"
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not ended and time.monotonic() < end:
         time.sleep(0.01)
     assert ended == [made]

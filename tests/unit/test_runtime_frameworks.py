@@ -12,11 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 pytestmark = pytest.mark.torch
 SAMPLES, EPOCHS = 103, 4
 COUNTED = """
-import json, os, sys, time
+import json, os, signal, sys, time
 import torch
 
 torch.set_num_threads(1)
@@ -28,10 +29,18 @@ class Numbers(torch.utils.data.Dataset):
     def __getitem__(self, number):
         return {"numbers": number, "x": torch.full((4,), number / 103)}
 
+steps, told = 0, []
+
 def seen(epoch, numbers):
+    global steps
+    steps += 1
+    if steps == 1:  # or who is a step behind could wait for a signal that has come already
+        taken = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda *it: (told.append(it), taken(*it)))
     with open(f"{os.environ['SEEN']}.{job.rank}", "a") as file:
         file.write(json.dumps([epoch, job.samples, job.world_size, numbers.tolist()]) + "\\n")
-    time.sleep(float(os.environ["PAUSE"]))
+    while steps == int(os.environ.get("HELD_AFTER", 0)) and not told:
+        time.sleep(0.01)
 """
 LIGHTNING = """
 import lightning
@@ -99,11 +108,11 @@ class Loop:
             "SEEN": str(folder / "seen"),
         }
 
-    def start(self, workers: int, pause: float = 0.0, **more: str) -> subprocess.Popen[str]:
+    def start(self, workers: int, **more: str) -> subprocess.Popen[str]:
         launcher = ["-m", "ones.slurm_ext.runtime.launcher", f"--workers={workers}"]
         return subprocess.Popen(
             [sys.executable, *launcher, str(self.script)],
-            env={**self.environment, "PAUSE": str(pause), **more},
+            env={**self.environment, **more},
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -113,14 +122,14 @@ class Loop:
     def stopped_after(self, steps: int, workers: int, **more: str) -> None:
         """Train with so many workers until Slurm would stop the job."""
         before = len(self.seen(0))
-        running = self.start(workers, pause=0.1, **more)
-        until = time.monotonic() + 90
+        running = self.start(workers, HELD_AFTER=str(steps), **more)
+        until = time.monotonic() + PATIENCE
         while len(self.seen(0)) < before + steps:
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < until
             time.sleep(0.02)
         running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE)
         assert running.returncode == 143, said
 
     def seen(self, rank: int) -> list[tuple[int, int, int, list[int]]]:
@@ -128,7 +137,7 @@ class Loop:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def finished(self, workers: int, **more: str) -> dict[str, float]:
-        said, faults = (running := self.start(workers, **more)).communicate(timeout=90)
+        said, faults = (running := self.start(workers, **more)).communicate(timeout=PATIENCE)
         assert running.returncode == 0, faults
         result: dict[str, float] = json.loads(said.splitlines()[-1])
         return result
@@ -175,7 +184,7 @@ def test_lightning_stopped_after_an_epochs_last_step_begins_the_next_one(lightni
 
 def test_lightning_is_refused_what_would_be_wrong(lightning: Loop) -> None:
     running = lightning.start(1, PASSES="2")
-    _, said = running.communicate(timeout=90)
+    _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
     assert "accumulate_grad_batches can't be used with Elastic" in said
 
@@ -194,6 +203,6 @@ def test_a_trainer_goes_on_with_other_workers_and_fills_an_epochs_last_step_up(
 
 def test_a_trainer_is_refused_a_size_that_does_not_divide_its_batch(trainer: Loop) -> None:
     running = trainer.start(3)
-    _, said = running.communicate(timeout=90)
+    _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
     assert "a batch of 8 can't be cut into 3 equal parts" in said

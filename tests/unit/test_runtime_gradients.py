@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from listening_agent import ListeningAgent
+from patience import PATIENCE
 
 from ones.daemon.wire import Report
 from ones.slurm_ext.runtime.gradients import ENOUGH, Gradients, Smoothed, interval
@@ -83,7 +84,11 @@ def last_report(folder: Path, *, workers: int, kind: str = "plain", **more: str)
     passed_on = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(folder / "agent.sock"), **more}
     subprocess.run(
-        [sys.executable, *launched], cwd=folder, env={**passed_on, **inside}, check=True, timeout=90
+        [sys.executable, *launched],
+        cwd=folder,
+        env={**passed_on, **inside},
+        check=True,
+        timeout=PATIENCE,
     )
     report = agent.wait_for(1)[-1]
     agent.down()

@@ -11,7 +11,7 @@ from listening_agent import ListeningAgent
 
 from ones.daemon.wire import Checkpoint, Report
 from ones.slurm_ext.runtime.meter import Meter
-from ones.slurm_ext.runtime.reporting import Reporter
+from ones.slurm_ext.runtime.reporting import RETRY, Reporter
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_without_an_agent_nothing_waits_and_nothing_fails(tmp_path: Path) -> Non
     for samples in range(100):
         reporter.report({"samples": samples})
     reporter.close()
-    assert time.monotonic() - begun < 0.5
+    assert time.monotonic() - begun < 100 * RETRY / 2
 
 
 def test_a_confirmation_waits_for_an_agent_that_is_away(

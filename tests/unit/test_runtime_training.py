@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from listening_agent import ListeningAgent
+from patience import PATIENCE
 
 from ones.daemon.wire import Checkpoint, Report
 from ones.slurm_ext.runtime.reporting import Reporter
 
 pytestmark = pytest.mark.torch
-SAMPLES, EPOCHS, BATCH = 103, 4, 16
+SAMPLES, EPOCHS, BATCH = 103, 12, 16
 SCRIPT = """
 import json, os, sys, time
 import torch
@@ -93,13 +94,13 @@ class Training:
 
     def result(self) -> dict[str, Any]:
         assert self.running is not None
-        output, _ = self.running.communicate(timeout=60)
+        output, _ = self.running.communicate(timeout=PATIENCE)
         assert self.running.returncode == 0
         result: dict[str, Any] = json.loads(output)
         return result
 
     def wait_for_steps(self, steps: int) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while len(self.seen(0)) < steps:
             assert time.monotonic() < until
             assert self.running is not None
@@ -125,10 +126,10 @@ def test_a_stopped_job_goes_on_at_another_size_and_sees_every_sample_once(
 ) -> None:
     training.start(SEEN="", CHECKPOINTS=str(training.folder / "none"))
     whole = training.result()
-    first = training.under_ones_run(2, pause=0.03)
+    first = training.under_ones_run(2, pause=0.1)
     training.wait_for_steps(10)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(timeout=20) == 143
+    assert first.wait(timeout=PATIENCE) == 143
     training.under_ones_run(3)
     resized = training.result()
     assert resized["samples"] == whole["samples"] == EPOCHS * SAMPLES
@@ -151,10 +152,10 @@ def test_a_checkpoint_is_confirmed_training_goes_on_and_a_kill_loses_only_what_c
     agent = ListeningAgent(training.folder / "agent.sock")
     agent.up()
     inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(training.folder / "agent.sock")}
-    first = training.under_ones_run(2, pause=0.03, **inside)
+    first = training.under_ones_run(2, pause=0.1, **inside)
     training.wait_for_steps(5)
     first.send_signal(signal.SIGUSR1)
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not (confirmed := [x for x in agent.wait_for(1) if isinstance(x, Checkpoint)]):
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -234,11 +235,9 @@ def test_a_worker_that_fails_ends_the_others_and_its_code_is_the_launchers(
     training: Training,
 ) -> None:
     training.script.write_text(
-        "import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(60)\n"
+        "import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(3600)\n"
     )
-    begun = time.monotonic()
-    assert training.under_ones_run(3).wait(timeout=30) == 7
-    assert time.monotonic() - begun < 15
+    assert training.under_ones_run(3).wait(timeout=PATIENCE) == 7
 
 
 def test_nothing_is_reported_before_every_worker_can_be_signalled(training: Training) -> None:
@@ -259,12 +258,12 @@ def test_nothing_is_reported_before_every_worker_can_be_signalled(training: Trai
     )
     inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(training.folder / "agent.sock")}
     running = training.under_ones_run(8, **inside, USE_LIBUV="0")
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not agent.taken and time.monotonic() < until:
         time.sleep(0.01)
     assert agent.taken
     assert (training.folder / "seen").exists()
-    assert running.wait(timeout=30) == 0
+    assert running.wait(timeout=PATIENCE) == 0
     agent.down()
 
 
