@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 JOBS = Path(__file__).parent / "jobs"
+LOADED = 3  # times as long as on a quiet machine may be waited for what is sure to come
 IMPATIENT = """
 round = 2.0
 [guard]
@@ -45,7 +46,9 @@ class Steering:
         )
         self.configure(IMPATIENT)
         self.cluster.eventually(
-            lambda: not self.cluster.run("ctl", "squeue -h").stdout, within=30, what="no jobs"
+            lambda: not self.cluster.run("ctl", "squeue -h").stdout,
+            within=LOADED * 30,
+            what="no jobs",
         )
 
     def lose(self, node: str) -> None:
@@ -84,7 +87,9 @@ class Steering:
             check=True,
         )
         if ready:
-            self.cluster.eventually(self.ready, within=30, what="onesd ready with all agents heard")
+            self.cluster.eventually(
+                self.ready, within=LOADED * 30, what="onesd ready with all agents heard"
+            )
 
     def start_steered(self, *options: str, policy: str = "seesaw", ready: bool = True) -> None:
         """The same daemon with a policy of ours: `seesaw` never leaves a job at its size."""
@@ -106,7 +111,7 @@ class Steering:
 
     def kill(self, number: str = "KILL") -> None:
         self.cluster.run("ctl", f"pkill -{number} -u ones -f onesd", check=False)
-        self.cluster.eventually(lambda: not self.alive(), within=15, what="onesd gone")
+        self.cluster.eventually(lambda: not self.alive(), within=LOADED * 15, what="onesd gone")
 
     def submit(self, user: str, *words: str) -> int:
         command = ["sbatch", "--parsable", "--output=/home/%u/%j.out", *words]
@@ -141,8 +146,11 @@ class Steering:
         return int(found[0]) if found and self.state(job) == "RUNNING" else 0
 
     def wait(self, job: int, states: Sequence[str], within: float) -> None:
+        """Wait for a state that takes so many seconds at most on a quiet machine."""
         self.cluster.eventually(
-            lambda: self.state(job) in states, within=within, what=f"job {job} {'/'.join(states)}"
+            lambda: self.state(job) in states,
+            within=LOADED * within,
+            what=f"job {job} {'/'.join(states)}",
         )
 
     def result(self, user: str, job: int) -> dict[str, Any]:

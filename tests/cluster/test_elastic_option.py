@@ -49,7 +49,7 @@ class Users:
         """The admin comment without the tasks and nodes at submission."""
         return re.sub(r";tasks=\d+;nodes=\d+;mem=\w+;cpu=\w+", "", self.field(job, "AdminComment"))
 
-    def output(self, job: int, *, within: float = 30) -> str:
+    def output(self, job: int, *, within: float = 90) -> str:
         """What the job printed, once it has ended well."""
         self.cluster.eventually(
             lambda: (
@@ -229,7 +229,7 @@ def test_the_timer_releases_a_requeued_job_from_a_pin_to_a_lost_node(
         "--gpus=v100:2 --elastic", 'test "$SLURM_RESTART_COUNT" = 1 || sleep 60; hostname'
     )
     cluster.eventually(
-        lambda: alice.field(job, "JobState") == "RUNNING", within=15, what=f"job {job} runs"
+        lambda: alice.field(job, "JobState") == "RUNNING", within=45, what=f"job {job} runs"
     )
     cluster.run("ctl", "scontrol update NodeName=n1 State=DRAIN Reason=test")
     try:
