@@ -12,12 +12,15 @@ say() { echo "${0##*/}: $*" >&2; }
 
 on_debian_as_root() { ((EUID == 0)) && [[ -e /etc/debian_version ]] && command -v apt-get > /dev/null; }
 
-# apt_install PACKAGE...: quietly, with the log shown only when it fails.
+# apt_install PACKAGE...: quietly, with the log shown only when it fails; one call after the other,
+# because scripts/test prepares the machine and builds the image at once.
 apt_install() {
     local log
     log=$(mktemp)
-    if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
-        --no-install-recommends -o Dpkg::Options::=--force-unsafe-io "$@"; } > "$log" 2>&1 < /dev/null; then
+    # shellcheck disable=SC2016 # the inner bash has arguments of its own
+    if ! DEBIAN_FRONTEND=noninteractive flock --close /run/lock/ones-apt.lock bash -c '
+        apt-get update -qq && apt-get install -qq -y --no-install-recommends \
+            -o Dpkg::Options::=--force-unsafe-io "$@"' bash "$@" > "$log" 2>&1 < /dev/null; then
         tail -n 20 "$log" >&2
         rm -f "$log"
         die "apt-get could not install $*"
