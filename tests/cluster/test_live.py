@@ -257,8 +257,8 @@ def test_a_lost_satellite_costs_its_workers_only_and_is_in_the_record(live: Live
     job = live.submit("1000")
     live.has(job, 1)
     live.resize(job, 6)
-    live.steering.want(job, 1)  # or it would grow again
     live.steering.kill()
+    live.steering.want(job, 1)  # or it would grow again
     victim = live.satellites()[0]
     live.cluster.run("ctl", ["scancel", "--signal=KILL", "--full", str(victim)])
     live.cluster.eventually(

@@ -358,7 +358,8 @@ class Agent(threading.Thread):
 
     def run(self) -> None:
         link, _ = self._door.accept()
-        with link, link.makefile("rb") as lines:
+        # Who ends with an answer unread resets the link.
+        with link, link.makefile("rb") as lines, contextlib.suppress(OSError):
             for line in lines:
                 self.heard.append(json.loads(line))
                 with contextlib.suppress(OSError):
