@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from pathlib import Path
 
 import msgspec
-from patience import PATIENCE
+from patience import eventually
 
 from ones.daemon.wire import Checkpoint, Report
 
@@ -50,7 +49,5 @@ class ListeningAgent:
             pass
 
     def wait_for(self, count: int) -> list[Report | Checkpoint]:
-        until = time.monotonic() + PATIENCE
-        while len(self.taken) < count and time.monotonic() < until:
-            time.sleep(0.01)
+        eventually(lambda: len(self.taken) >= count)
         return [msgspec.json.decode(line, type=Report | Checkpoint) for line in self.taken]

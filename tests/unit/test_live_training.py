@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.live.base import JOIN
@@ -135,13 +135,12 @@ class LiveTraining:
         return {each["slot"]: each["pid"] for each in self.order({"op": "status"})["members"]}
 
     def wait_until(self, condition: Any) -> None:
-        until = time.monotonic() + PATIENCE
-        while True:
+        def holds() -> bool:
             with contextlib.suppress(OnesError, ValueError):
-                if condition():
-                    return
-            assert time.monotonic() < until
-            time.sleep(0.02)
+                return bool(condition())
+            return False
+
+        eventually(holds)
 
     def wait_for_samples(self, samples: int) -> None:
         self.wait_until(
@@ -376,9 +375,7 @@ def test_a_group_does_not_end_while_one_of_its_callbacks_is_under_way(
     assert ended == []
     averaged.set_result("the mean of a bucket")
     assert found.wait() == "the mean of a bucket"
-    end = time.monotonic() + PATIENCE
-    while not ended and time.monotonic() < end:
-        time.sleep(0.01)
+    eventually(lambda: ended)
     assert ended == [made]
 
 

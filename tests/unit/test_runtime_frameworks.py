@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 pytestmark = pytest.mark.torch
 SAMPLES, EPOCHS = 103, 4
@@ -123,11 +122,13 @@ class Loop:
         """Train with so many workers until Slurm would stop the job."""
         before = len(self.seen(0))
         running = self.start(workers, HELD_AFTER=str(steps), **more)
-        until = time.monotonic() + PATIENCE
-        while len(self.seen(0)) < before + steps:
-            assert running.poll() is None, running.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.02)
+
+        def there() -> bool:
+            reached = len(self.seen(0)) >= before + steps
+            assert reached or running.poll() is None, running.communicate()
+            return reached
+
+        eventually(there)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=PATIENCE)
         assert running.returncode == 143, said

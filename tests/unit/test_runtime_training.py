@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from listening_agent import ListeningAgent
-from patience import PATIENCE
+from patience import PATIENCE, eventually
 
 from ones.daemon.wire import Checkpoint, Report
 from ones.slurm_ext.runtime.reporting import Reporter
@@ -100,12 +99,13 @@ class Training:
         return result
 
     def wait_for_steps(self, steps: int) -> None:
-        until = time.monotonic() + PATIENCE
-        while len(self.seen(0)) < steps:
-            assert time.monotonic() < until
+        def there() -> bool:
+            reached = len(self.seen(0)) >= steps
             assert self.running is not None
-            assert self.running.poll() is None
-            time.sleep(0.02)
+            assert reached or self.running.poll() is None
+            return reached
+
+        eventually(there)
 
     def seen(self, rank: int) -> list[tuple[int, list[int]]]:
         file = self.folder / f"seen.{rank}"
@@ -155,17 +155,19 @@ def test_a_checkpoint_is_confirmed_training_goes_on_and_a_kill_loses_only_what_c
     first = training.under_ones_run(2, pause=0.1, **inside)
     training.wait_for_steps(5)
     first.send_signal(signal.SIGUSR1)
-    until = time.monotonic() + PATIENCE
-    while not (confirmed := [x for x in agent.wait_for(1) if isinstance(x, Checkpoint)]):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+
+    def confirmed() -> list[Checkpoint]:
+        return [message for message in agent.wait_for(1) if isinstance(message, Checkpoint)]
+
+    eventually(confirmed)
+    checkpoint = confirmed()[0]
     steps = len(training.seen(0))
     training.wait_for_steps(steps + 2)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    assert sum(isinstance(message, Checkpoint) for message in agent.wait_for(1)) == 1
-    assert Path(confirmed[0].path).parent == training.checkpoints
-    assert 0 < confirmed[0].samples < EPOCHS * SAMPLES
+    assert len(confirmed()) == 1
+    assert Path(checkpoint.path).parent == training.checkpoints
+    assert 0 < checkpoint.samples < EPOCHS * SAMPLES
     agent.taken.clear()
 
     training.under_ones_run(1, **inside, SLURM_RESTART_COUNT="1", ONES_BATCH_SIZE="32")
@@ -174,7 +176,7 @@ def test_a_checkpoint_is_confirmed_training_goes_on_and_a_kill_loses_only_what_c
     assert result["batch"] == 32
     reports = agent.wait_for(2)
     assert isinstance(reports[0], Report)
-    assert (reports[0].samples, reports[0].restarts) == (confirmed[0].samples, 1)
+    assert (reports[0].samples, reports[0].restarts) == (checkpoint.samples, 1)
     assert (reports[0].total_samples, reports[0].batch_most) == (EPOCHS * SAMPLES, 64)
     last = reports[-1]
     assert isinstance(last, Report)
@@ -258,10 +260,7 @@ def test_nothing_is_reported_before_every_worker_can_be_signalled(training: Trai
     )
     inside = {"SLURM_JOB_ID": "42", "ONES_SOCKET": str(training.folder / "agent.sock")}
     running = training.under_ones_run(8, **inside, USE_LIBUV="0")
-    until = time.monotonic() + PATIENCE
-    while not agent.taken and time.monotonic() < until:
-        time.sleep(0.01)
-    assert agent.taken
+    agent.wait_for(1)
     assert (training.folder / "seen").exists()
     assert running.wait(timeout=PATIENCE) == 0
     agent.down()
