@@ -1,32 +1,35 @@
-"""The configuration of all our programs: /etc/ones/ones.toml and its drop-ins, strictly checked."""
+"""The configuration of all our programs: /etc/ones/ones.toml and its drop-ins, strictly checked.
+
+It says what is written there, and imports nothing of what that comes to in onesd: see site.py.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ones.estimator.assess import Knowledge, Priors
-from ones.estimator.needs.estimate import Quality
-from ones.estimator.pairing import Rules
-from ones.policies.gavel.rounds_settings import RoundSettings
-from ones.policies.guard import Limits
-from ones.policies.model import MAX_WAIT, Policy
-from ones.policies.registry import Site, information, make
+from ones.daemon.wire import CheckpointSignal
 from ones.slurm_ext.errors import OnesError
-from ones.slurm_ext.live_moves import LiveLimits
-from ones.slurm_ext.moves import MoveLimits
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
 
 STAGE_FOLDER = "/var/spool/ones-stage"  # as in slurm_ext/spank/stage_in.c
 
-Period = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+_PAGE_URL = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
+
+# Units are part of the types; what a key means stands behind or below it. Both are read by
+# scripts/reference, which writes docs/reference/configuration.md.
+Period = Annotated[float, msgspec.Meta(gt=0, le=86400, extra={"unit": "s"})]
+Seconds = Annotated[float, msgspec.Meta(ge=0, extra={"unit": "s"})]
 
 
 class ConfigError(OnesError):
@@ -36,71 +39,79 @@ class ConfigError(OnesError):
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How Slurm is read."""
 
-    reader: Literal["auto", "pyslurm", "commands"] = "auto"
-    timeout: Period = 20.0
-    writes_per_second: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 10.0
+    reader: Literal["auto", "pyslurm", "commands"] = "auto"  # auto: PySlurm where it fits Slurm
+    timeout: Period = 20.0  # that one call of Slurm may take
+    limits_every: Period = 60.0  # from one reading of the site's limits to the next
+    comment_every: Annotated[float, msgspec.Meta(ge=60, le=86400, extra={"unit": "s"})] | None = (
+        None
+    )
+    """Between two of our comments on one elastic job, for squeue -o %k; left out: none."""
+    writes_per_second: Annotated[float, msgspec.Meta(gt=0, le=1000, extra={"unit": "1/s"})] = 10.0
+    """Most calls that change something in Slurm."""
 
 
 class EventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What wakes a round before its time."""
 
-    wake: bool = True
-    socket: str = "/run/ones/events.sock"  # as in slurm_ext/hooks/ones_event.c
-    debounce: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 1.0
-    """Seconds from an event to the round for it: others that come meanwhile are served with it."""
+    wake: bool = True  # rounds come early for events
+    socket: str = "/run/ones/events.sock"  # of the hooks; as in slurm_ext/hooks/ones_event.c
+    debounce: Annotated[float, msgspec.Meta(ge=0, le=3600, extra={"unit": "s"})] = 1.0
+    """From an event to the round for it: others that come meanwhile are served with it."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ones-agent does on a GPU node."""
 
-    interval: Period = 10.0
-    socket: str = "/run/ones/agent.sock"
-    jobs_dir: str = "/run/ones/jobs"
-    metrics: str = "127.0.0.1:9460"
+    interval: Period = 10.0  # from one sample and report to the next
+    socket: str = "/run/ones/agent.sock"  # at which jobs report
+    jobs_dir: str = "/run/ones/jobs"  # a folder for each job, for scripts without our library
+    metrics: str = "127.0.0.1:9460"  # HOST:PORT for Prometheus
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where onesd listens on TCP, and to whom."""
+
+    address: str = "0.0.0.0"  # of this host; the port is that of `controller`
+    allow: tuple[str, ...] = ()  # networks that may connect; none named: any
+    metrics: str = ""  # HOST:PORT for Prometheus alone; empty: beside the rest
+
+
+class PageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The page for browsers: where onesd serves it, and how long somebody stays signed in."""
+
+    address: str = "127.0.0.1:7668"  # HOST:PORT to listen on; empty: no page
+    url: str = ""  # under which browsers reach it, such as https://ones.example.org; empty: ADDRESS
+    certificate: str = ""  # PEM file for TLS, without which only loopback may be listened on ...
+    key: str = ""  # ... and that of its private key; empty: it is in the same file
+    link: Period = 120.0  # seconds for which a link of `onesctl web` can be used
+    session: Period = 43200.0  # for which its user then stays signed in
 
 
 class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the guard allows, whatever the policy; the names are Slurm's where Slurm has them."""
 
-    grace_time: Annotated[float, msgspec.Meta(ge=0)] = 60.0
-    exempt_time: Annotated[float, msgspec.Meta(ge=0)] = 120.0
-    max_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
-    live_grace_time: Annotated[float, msgspec.Meta(ge=0)] = 15.0
-    max_live_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 60
+    grace_time: Seconds = 60.0  # that a run lasts at least before its job may be moved
+    exempt_time: Seconds = 120.0  # a job this near its time limit is left to end
+    max_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12  # of one job, and preemptions
+    live_grace_time: Seconds = 15.0  # between two resizes of a job that needs no restart for them
+    max_live_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 60  # of one such job
     min_gain: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-    max_wait: Annotated[float, msgspec.Meta(gt=0)] = MAX_WAIT
-
-    def limits(self) -> Limits:
-        return Limits(
-            grace=self.grace_time,
-            exempt=self.exempt_time,
-            max_resizes_per_hour=self.max_resizes_per_hour,
-            live_grace=self.live_grace_time,
-            max_live_resizes_per_hour=self.max_live_resizes_per_hour,
-            min_gain=self.min_gain,
-            max_wait=self.max_wait,
-        )
+    """A resize must gain this many times its cost, cost included."""
+    max_wait: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "s"})] = 14400.0
+    """Who has waited longer is started first, and never preempted again."""
+    max_slowdown: Annotated[float, msgspec.Meta(ge=1)] | None = None
+    """No elastic job takes more than so many times as long as its rigid run; left out: some may."""
 
 
 class EstimatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is assumed where nothing was measured yet."""
 
-    restart_seconds: Period = 30.0
-    live_seconds: Period = 5.0
-    job_seconds: Period = 600.0
+    restart_seconds: Period = 30.0  # that a restart costs a job
+    live_seconds: Period = 5.0  # that a resize without a restart costs it
+    job_seconds: Period = 600.0  # an unknown job's length at its requested size
     goodput: bool = False
     """Plan by efficient samples where jobs report their gradient noise. Off, because a script that
     ends after so many epochs ends sooner with a larger batch, however inefficient."""
-
-    def knowledge(self) -> Knowledge:
-        return Knowledge(noise=self.goodput)
-
-    def priors(self) -> Priors:
-        return Priors(
-            restart_seconds=self.restart_seconds,
-            live_seconds=self.live_seconds,
-            job_seconds=self.job_seconds,
-        )
 
 
 class GavelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,32 +119,21 @@ class GavelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     entities: Literal["account", "none"] = "account"  # who shares the cluster
     weights: dict[str, float] = {}  # of accounts; 1 where not named
-    prices: dict[str, float] = {}  # of a GPU and hour, by GPU type
-
-    def settings(self) -> RoundSettings:
-        return RoundSettings(entities=self.entities, weights=self.weights, prices=self.prices)
+    prices: dict[str, float] = {}  # by GPU type, of a GPU and hour, in any currency
 
 
 class SharingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether jobs may share GPUs, which, and when they are parted."""
+    """Whether jobs may share GPUs, which, and when they are separated."""
 
-    allow: bool = False
+    allow: bool = False  # jobs may share GPUs
     between: Literal["any", "account", "user"] = "any"  # whose jobs may meet on a GPU
-    most_busy: Annotated[float, msgspec.Meta(gt=0, le=2)] = 1.0  # of its time, both added up
-    spare_memory: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # of the card, left free
-    least_speed: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.6  # of each, to that alone
+    most_busy: Annotated[float, msgspec.Meta(gt=0, le=2)] = 1.0  # of a GPU's time, both added up
+    spare_memory: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # share of the card, left free
+    least_speed: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.6  # of each, to its speed alone
     tolerance: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
-    """A pair of which one is slower than so many times what was expected is parted ..."""
+    """A pair of which one is slower than so many times what was expected is separated ..."""
     reports: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 5  # ... over so many reports of each
     rest_after_fault: Period = 86400.0  # for which a GPU is not shared
-
-    def rules(self) -> Rules:
-        return Rules(
-            most_busy=self.most_busy,
-            spare_memory=self.spare_memory,
-            least_speed=self.least_speed,
-            between=self.between,
-        )
 
 
 class NeedsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,88 +141,70 @@ class NeedsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     fill: bool = False  # ask for memory and CPUs where the user of an elastic job said nothing
     lower_memory: bool = False  # ask for less memory than he said, where less is enough
-    least_runs: Annotated[int, msgspec.Meta(ge=1)] = 3
-    worst_error: Annotated[float, msgspec.Meta(gt=0, le=10)] = 0.3
-
-    def quality(self) -> Quality:
-        return Quality(least_runs=self.least_runs, worst_error=self.worst_error)
+    least_runs: Annotated[int, msgspec.Meta(ge=1)] = 3  # that an estimate is made of
+    worst_error: Annotated[float, msgspec.Meta(gt=0, le=10)] = 0.3  # as a share, of an estimate
 
 
 class StagingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data that are brought to a job's nodes before it starts."""
 
     folder: str = STAGE_FOLDER  # on each node's own disk; plugstack.conf's stage_folder
-    lead: Period = 1800.0  # begin when GPUs are foretold to be free in so many seconds
+    lead: Period = 1800.0  # staging begins this long before GPUs are predicted to be free
     patience: Period = 600.0  # that staging may take before the job starts without
     hold: Period = 300.0  # that the job waits for just the nodes with its data
-    most_gib: Annotated[float, msgspec.Meta(gt=0)] = 100.0  # of one job, on each node
-    keep_free: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # of the disk, that stays free
-    most_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # MB/s that one copy reads; 0: any
+    most_gib: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "GiB"})] = 100.0
+    """Of one job's data, on each node."""
+    keep_free: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1  # share of the disk, left free
+    most_rate: Annotated[float, msgspec.Meta(ge=0, extra={"unit": "MB/s"})] = 0.0
+    """That one copy reads; 0: any."""
+
+
+class OrderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who goes first. A higher tier of Slurm's does so in any case."""
+
+    strictness: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """Within a tier: 0 leaves the order to the policy, 1 is Slurm's priority."""
 
 
 class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long each step of a move may take, in seconds."""
+    """How long each step of a move may take."""
 
-    checkpoint_timeout: Period = 300.0
-    requeue_timeout: Period = 120.0
-    start_timeout: Period = 60.0
-    live_timeout: Period = 120.0
+    checkpoint_timeout: Period = 300.0  # from the question to the confirmed checkpoint
+    requeue_timeout: Period = 120.0  # until Slurm has the job back in its queue
+    start_timeout: Period = 60.0  # until the released job runs
+    live_timeout: Period = 120.0  # until an order to a live job is carried out
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One site's ONES."""
 
-    controller: str = "localhost:7667"
-    policy: str = "ones"
-    mode: Literal["observe", "act"] = "observe"
-    admission: Literal["hold", "slurm"] = "hold"
-    round: Period = 15.0
-    seed: int = 0
-    store: str = "/var/lib/ones/ones.sqlite"
-    socket: str = "/run/ones/onesd.sock"
-    heartbeat: str = "/run/ones/heartbeat"
-    checkpoint_signal: Literal["USR1", "USR2", "HUP", "CONT"] = "USR1"
+    controller: str = "localhost:7667"  # HOST:PORT at which agents and users reach onesd
+    policy: str = "ones"  # with its settings, such as ones:generations=0
+    mode: Literal["observe", "act"] = "observe"  # observe: decided and written down, never done
+    admission: Literal["hold", "slurm"] = "hold"  # who starts elastic jobs: onesd, or Slurm itself
+    round: Period = 15.0  # from the beginning of one round to that of the next
+    seed: int = 0  # of all that is drawn
+    store: str = "/var/lib/ones/ones.sqlite"  # the database
+    socket: str = "/run/ones/onesd.sock"  # at which onesctl asks onesd on its host
+    heartbeat: str = "/run/ones/heartbeat"  # by which job_submit.lua knows that onesd is there
+    checkpoint_signal: CheckpointSignal = "USR1"  # asks a job for a checkpoint
     agent_user: str = "root"  # whose munge credentials agents report with, besides our own
     controller_user: str = "ones"  # whose munge credentials onesd signs orders with
-    keep_days: Annotated[float, msgspec.Meta(gt=0)] = 90.0
+    keep_days: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "days"})] = 90.0
+    """For which what has ended is remembered."""
     slurm: SlurmConfig = SlurmConfig()
+    daemon: DaemonConfig = DaemonConfig()
+    page: PageConfig = PageConfig()
     agent: AgentConfig = AgentConfig()
     events: EventsConfig = EventsConfig()
     guard: GuardConfig = GuardConfig()
     moves: MoveConfig = MoveConfig()
+    order: OrderConfig = OrderConfig()
     estimator: EstimatorConfig = EstimatorConfig()
     gavel: GavelConfig = GavelConfig()
     needs: NeedsConfig = NeedsConfig()
     staging: StagingConfig = StagingConfig()
     sharing: SharingConfig = SharingConfig()
-
-    def make_policy(self) -> Policy:
-        """The policy as it is to be here. Raises ValueError that names the fault."""
-        if information(self.policy) == "truth":
-            raise ValueError(f"'{self.policy}' knows what only a simulation can tell")
-        site = Site(gavel=self.gavel.settings(), sharing=self.sharing.allow)
-        return make(self.policy, max_wait=self.guard.max_wait, site=site)
-
-    def with_policy(self, name: str) -> Config:
-        """The same site with another policy. Raises ValueError where that can't be used here."""
-        changed = msgspec.structs.replace(self, policy=name)
-        changed.make_policy()
-        return changed
-
-    def move_limits(self) -> MoveLimits:
-        return MoveLimits(
-            checkpoint_timeout=self.moves.checkpoint_timeout,
-            requeue_timeout=self.moves.requeue_timeout,
-            start_timeout=self.moves.start_timeout,
-            checkpoint_signal=self.checkpoint_signal,
-        )
-
-    def live_limits(self) -> LiveLimits:
-        return LiveLimits(
-            room=self.moves.start_timeout,
-            order=self.moves.live_timeout,
-            answer=self.moves.live_timeout / 2,
-        )
 
     @property
     def controller_address(self) -> tuple[str, int]:
@@ -230,7 +212,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return host, int(port)
 
 
-def load_config(path: Path | None = None, overrides: Mapping[str, str] | None = None) -> Config:
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and the file that each of its top-level keys came from."""
+
+    config: Config
+    path: Path
+    owner: Mapping[str, Path]
+
+    def file_of(self, key: str) -> Path:
+        return self.owner.get(key, self.path)
+
+
+def load_config(path: Path | None = None) -> Config:
+    """What onesctl and the agent go by: as `read_config`, with no look at the policy."""
+    return read_config(path).config
+
+
+def read_config(path: Path | None = None, overrides: Mapping[str, str] | None = None) -> Loaded:
     """Read PATH, else $ONES_CONF, else /etc/ones/ones.toml, then PATH's ones.d/*.toml over it.
 
     `overrides` are top-level keys given on a command line.
@@ -252,8 +251,9 @@ def load_config(path: Path | None = None, overrides: Mapping[str, str] | None = 
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as fault:
         raise ConfigError(_explain(str(fault), owner, path)) from None
-    _check(config, owner, path)
-    return config
+    loaded = Loaded(config, path, owner)
+    _check(loaded)
+    return loaded
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -278,20 +278,74 @@ def _explain(fault: str, owner: Mapping[str, Path], path: Path) -> str:
     return f"{owner.get(key, path)}: {fault.replace('$.', '')}{hint}"
 
 
-def _check(config: Config, owner: Mapping[str, Path], path: Path) -> None:
+def _check(loaded: Loaded) -> None:
+    config = loaded.config
     for table, values in (("weights", config.gavel.weights), ("prices", config.gavel.prices)):
         for key, value in values.items():
             if not (isfinite(value) and value > 0):
                 raise ConfigError(
-                    f"{owner.get('gavel', path)}: gavel.{table}.{key}: {value:g} is not above 0"
+                    f"{loaded.file_of('gavel')}: gavel.{table}.{key}: {value:g} is not above 0"
                 )
-    try:
-        config.make_policy()
-    except ValueError as fault:
-        raise ConfigError(f"{owner.get('policy', path)}: policy: {fault}") from None
-    host, _, port = config.controller.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not _is_address(config.controller):
         raise ConfigError(
-            f"{owner.get('controller', path)}: controller: '{config.controller}' is not HOST:PORT,"
+            f"{loaded.file_of('controller')}: controller: '{config.controller}' is not HOST:PORT,"
             " such as ctl:7667"
         )
+    _check_doors(config.daemon, loaded.file_of("daemon"))
+    _check_page(config.page, loaded.file_of("page"))
+
+
+def _check_doors(doors: DaemonConfig, file: Path) -> None:
+    try:
+        ipaddress.ip_address(doors.address)
+    except ValueError:
+        raise ConfigError(
+            f"{file}: daemon.address: '{doors.address}' is no address of a host, such as 10.1.0.1"
+        ) from None
+    for text in doors.allow:
+        try:
+            ipaddress.ip_network(text)
+        except ValueError as fault:
+            raise ConfigError(
+                f"{file}: daemon.allow: {fault}; a network is written as 10.1.0.0/16"
+            ) from None
+    if doors.metrics and not _is_address(doors.metrics):
+        raise ConfigError(
+            f"{file}: daemon.metrics: '{doors.metrics}' is not HOST:PORT, such as 127.0.0.1:9461"
+        )
+
+
+def _check_page(page: PageConfig, file: Path) -> None:
+    if page.address and not _is_address(page.address):
+        raise ConfigError(
+            f"{file}: page.address: '{page.address}' is not HOST:PORT, such as 127.0.0.1:7668"
+        )
+    host = page.address.rpartition(":")[0].strip("[]")
+    try:
+        found = ipaddress.ip_address(host or "127.0.0.1")
+    except ValueError:
+        raise ConfigError(
+            f"{file}: page.address: '{host}' is no address of a host, such as 127.0.0.1"
+        ) from None
+    if not found.is_loopback and not page.certificate:
+        raise ConfigError(
+            f"{file}: page.address: {host} is reached over the network, where sessions could be"
+            " read along; set page.certificate, or listen on 127.0.0.1 behind a proxy with TLS"
+        )
+    if found.is_unspecified and not page.url:
+        raise ConfigError(
+            f"{file}: page.url: with page.address '{page.address}' it must say how browsers reach"
+            " the page, such as https://ones.example.org:7668"
+        )
+    if page.key and not page.certificate:
+        raise ConfigError(f"{file}: page.key: it needs page.certificate beside it")
+    if page.url and not _PAGE_URL.fullmatch(page.url):
+        raise ConfigError(
+            f"{file}: page.url: '{page.url}' is not https://HOST or https://HOST:PORT, without a"
+            " path behind it"
+        )
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and port.isascii() and 0 < int(port[:6]) < 65536

@@ -98,20 +98,44 @@ def sign(purpose: str, subject: str, body: bytes, *, socket: str | None = None) 
     return encode(_statement(purpose, subject, body), socket=socket)
 
 
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Who signed a request, and for which body."""
+
+    uid: int
+    digest: str
+
+    def covers(self, body: bytes) -> bool:
+        return self.digest == hashlib.sha256(body).hexdigest()
+
+
+def signed(credential: str, purpose: str, subject: str, *, socket: str | None = None) -> Signed:
+    """Whose credential it is, before the body is read; raises MungeError unless it is for this."""
+    opened = decode(credential, socket=socket)
+    statement, _, digest = opened.payload.rpartition(b"\n")
+    if statement != _heading(purpose, subject):
+        raise MungeError("the credential was signed for another request")
+    return Signed(opened.uid, digest.decode("ascii", errors="replace"))
+
+
 def verify(
     credential: str, purpose: str, subject: str, body: bytes, *, socket: str | None = None
-) -> Credential:
+) -> Signed:
     """Open the credential of a request; raises MungeError unless it was signed for this one."""
-    opened = decode(credential, socket=socket)
-    if opened.payload != _statement(purpose, subject, body):
+    found = signed(credential, purpose, subject, socket=socket)
+    if not found.covers(body):
         raise MungeError("the credential was signed for another request")
-    return opened
+    return found
 
 
 def _statement(purpose: str, subject: str, body: bytes) -> bytes:
+    return _heading(purpose, subject) + f"\n{hashlib.sha256(body).hexdigest()}".encode()
+
+
+def _heading(purpose: str, subject: str) -> bytes:
     if "\n" in purpose or "\n" in subject:
         raise MungeError("a line break in what is to be signed")
-    return f"{purpose}\n{subject}\n{hashlib.sha256(body).hexdigest()}".encode()
+    return f"{purpose}\n{subject}".encode("utf-8", errors="surrogateescape")
 
 
 @cache

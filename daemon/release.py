@@ -10,6 +10,7 @@ onesd no more, so the next run does not see it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -17,15 +18,25 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import click
 
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.snapshot import MARK, STAGE_MARK, UNTRIED
+from ones.slurm_ext.holding import (
+    LATE,
+    SINCE,
+    Hold,
+    Known,
+    Waits,
+    held_for_onesd,
+    left_pinned,
+)
+from ones.slurm_ext.snapshot import MARK, STAGE_MARK
 
 TIMEOUT = 20.0  # seconds for one Slurm command; an unreachable slurmctld takes nine
 CLOCK_SKEW = 60.0  # seconds that a heartbeat may lie in the future, as in job_submit.lua
@@ -33,12 +44,15 @@ LONGEST_HEARTBEAT = 65536
 _DEFAULTS = {"store": "/var/lib/ones/ones.sqlite", "heartbeat": "/run/ones/heartbeat"}
 _COLUMNS = {
     "JobID": 20,
+    "JobArrayID": 40,  # ARRAY_TASK of a task, which its number alone does not name to Slurm
     "PriorityLong": 20,
     "RestartCnt": 12,
     "Reason": 64,
     "ReqNodes": 64,  # whether it names any is all that counts
     "admin_comment": 320,  # the mark is shorter; what an administrator appended may be cut off
 }
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+_NAME = re.compile(r"[0-9]{1,19}(_[0-9]{1,10})?", re.ASCII)
 _HELD_AT_SUBMISSION = re.compile(r"[^ ]*;held=1(?:[; ]|$)")
 
 
@@ -52,6 +66,7 @@ class PendingJob:
     reason: str
     required_nodes: str
     admin_comment: str
+    task: str = ""  # of an array: ARRAY_INDEX, its name to Slurm's programs
 
     @property
     def marked(self) -> bool:
@@ -66,33 +81,29 @@ class PendingJob:
         return self.priority == 0
 
     @property
-    def stranded(self) -> bool:
-        """Whether Slurm requeued it for the nodes that onesd chose, and can't start it there."""
-        tried = self.reason not in UNTRIED
-        return tried and not self.held and self.restarts > 0 and self.required_nodes != ""
-
-    @property
     def held_at_submission(self) -> bool:
         """Whether job_submit.lua held it; its user may have released or held it since."""
         return self.marked and _HELD_AT_SUBMISSION.match(self.admin_comment) is not None
 
     @property
-    def held_by_administrator(self) -> bool:
-        return self.reason == "JobHeldAdmin"
-
-    @property
-    def held_by_slurm(self) -> bool:
-        """Slurm could not launch it and holds it until somebody has looked."""
-        return "launch failed" in self.reason.replace("_", " ").lower()
+    def waits(self) -> Waits:
+        """How Slurm says that it is pending."""
+        return Waits(
+            reason=self.reason,
+            restarts=self.restarts,
+            held_at_submission=self.held_at_submission,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A row of onesd's table of holds; open until onesd or ones-release released the job."""
+class Written:
+    """What is in onesd's database of holds, by job."""
 
-    job: int
-    restarts: int  # of the job when onesd decided to hold it: one less than once it is requeued
-    released: float | None
+    known: Mapping[int, Known]
+    looked: bool  # whether onesd has looked at the queue, and would have written down its holds
+
+    def of(self, job: int) -> Known:
+        return self.known.get(job, Known(lost=not self.looked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,7 @@ class Heartbeat:
             time, lifetime = float(said["time"]), float(said["lifetime"])
         except (KeyError, ValueError):
             return None
-        if first != "ones-heartbeat 1":
+        if first != "ones-heartbeat 1" or not (isfinite(time) and isfinite(lifetime)):
             return None
         return cls(time, lifetime, said.get("hold") == "yes", said.get("acts") == "yes")
 
@@ -142,61 +153,74 @@ def absence(heartbeat: Heartbeat | None, now: float) -> Absence | None:
     return None
 
 
-def why_release(
-    job: PendingJob, holds: Mapping[int, Hold] | None, *, moves_too: bool
-) -> str | None:
+def why_release(job: PendingJob, known: Known, *, moves_too: bool) -> str | None:
     """Why this job waits for onesd and nobody else, or None where it is not ours to release.
 
-    `holds` is None where onesd's database can't be read; then a marked job that was requeued and
+    Where onesd's database can't be read, or knows nothing of it, a marked job that was requeued and
     is held counts as onesd's, because a job must not wait for ever on a lost file.
     """
     if not job.marked:
         return None
-    if job.stranded:
-        return "requeued onto nodes that onesd chose" if moves_too else None
-    if not job.held or job.held_by_slurm:
+    if left_pinned(job.waits, known, held=job.held, required_nodes=job.required_nodes):
+        if not moves_too:
+            return None
+        return f"{'requeued' if job.restarts else 'released'} onto nodes that onesd chose"
+    if not job.held or not held_for_onesd(job.waits, known):
         return None
-    row = holds.get(job.id) if holds is not None else None
-    # Another restart count: the job ran meanwhile, and this hold is not the one that onesd wrote.
-    ours = row is not None and row.restarts <= job.restarts <= row.restarts + 1
-    if row is not None and ours and row.released is None:
-        return "held by onesd" if moves_too else None
-    if job.held_at_submission and job.restarts == 0 and not ours and not job.held_by_administrator:
+    if known.hold is None and job.restarts == 0 and known.unanswered is None:
         return "held at submission"
-    if holds is None and job.restarts > 0 and moves_too:
-        return "requeued and held, presumably by onesd"
-    return None
+    if not moves_too:
+        return None
+    return "requeued and held, presumably by onesd" if known.lost else "held by onesd"
 
 
-def parse_squeue(text: str) -> list[PendingJob]:
-    """Jobs from the fixed columns that `pending_jobs` asks for."""
+def parse_squeue(text: str, odd: Callable[[str], None] = lambda _line: None) -> list[PendingJob]:
+    """Jobs from the fixed columns that `pending_jobs` asks for; `odd` is told what is none."""
     jobs = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields, at = [], 0
         for width in _COLUMNS.values():
             fields.append(line[at : at + width].strip())
             at += width
-        job, priority, restarts, reason, nodes, comment = fields
-        if job.isdigit():  # elastic jobs are never arrays, whose ids look otherwise
-            jobs.append(PendingJob(int(job), int(priority), int(restarts), reason, nodes, comment))
+        job, name, priority, restarts, reason, nodes, comment = fields
+        fair = all(_NUMBER.fullmatch(field) for field in (job, priority, restarts))
+        if fair and _NAME.fullmatch(name):
+            numbers = int(job), int(priority), int(restarts)
+            task = name if "_" in name else ""
+            jobs.append(PendingJob(*numbers, reason, nodes, comment, task))
+        elif line.strip():
+            odd(line)
     return jobs
 
 
 def pending_jobs() -> list[PendingJob]:
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     return parse_squeue(
-        _slurm("squeue", "--noheader", "--local", "--states=PENDING", f"--Format={columns}")
+        _slurm(
+            "squeue",
+            "--noheader",
+            "--local",
+            "--array",
+            "--states=PENDING",
+            f"--Format={columns}",
+        ),
+        _odd,
     )
 
 
-def release(job: int) -> None:
+def _odd(line: str) -> None:
+    shown = json.dumps(" ".join(line.split())[:100])
+    click.echo(f"ones-release: error: squeue printed {shown}; that line is left out", err=True)
+
+
+def release(job: str) -> None:
     """Let Slurm start the job wherever it fits, now.
 
     A node list that onesd pinned may name a node that is down, and a requeued job begins two
     minutes late; both go first, in one update. Raises SlurmError.
     """
     _slurm("scontrol", "update", f"JobId={job}", "ReqNodeList=", "StartTime=now")
-    _slurm("scontrol", "release", str(job))
+    _slurm("scontrol", "release", job)
 
 
 def cancel(job: int) -> None:
@@ -207,7 +231,14 @@ def cancel(job: int) -> None:
 def _slurm(*command: str) -> str:
     shown = " ".join(command[:3])
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT,
+            check=False,
+        )
     except OSError as fault:
         raise SlurmError(shown, f"{fault.strerror}; is Slurm's bin directory on PATH?") from None
     except subprocess.TimeoutExpired:
@@ -226,14 +257,56 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         return None
 
 
-def read_holds(store: Path) -> Mapping[int, Hold] | None:
-    """The holds that onesd wrote down, or None where it never could or they can't be read."""
+def read_holds(store: Path, now: float) -> Written | None:
+    """What onesd wrote down of holds, or None where it never could or that can't be read."""
     try:
         with closing(_open(store)) as database:
-            rows = database.execute("SELECT job, restarts, released FROM holds").fetchall()
-    except sqlite3.Error:
+            return holds_in(database, now)
+    except (sqlite3.Error, KeyError):
         return None
-    return {job: Hold(job, restarts, released) for job, restarts, released in rows}
+
+
+def holds_in(database: sqlite3.Connection, now: float) -> Written:
+    """The same of an open database. Raises sqlite3.Error and KeyError."""
+    rows = database.execute(
+        "SELECT * FROM holds WHERE typeof(job) = 'integer' AND typeof(restarts) = 'integer'"
+    )
+    names = [column[0] for column in rows.description]
+    found = {}
+    for row in (dict(zip(names, tuple(values), strict=True)) for values in rows):
+        released = row["released"] is not None
+        # An onesd of an earlier version did not write the last two down.
+        freed, pinned = bool(row.get("freed")) or released, row.get("pinned", released)
+        hold = Hold(row["restarts"], released=released, freed=freed, pinned=bool(pinned))
+        found[row["job"]] = Known(hold=hold)
+    for job, restarts in _late(database, now):
+        found[job] = Known(hold=found.get(job, Known()).hold, unanswered=restarts)
+    return Written(found, looked=_looked(database))
+
+
+def _looked(database: sqlite3.Connection) -> bool:
+    """Whether an onesd has seen Slurm's jobs since the database was made."""
+    try:
+        seen = database.execute(
+            "SELECT EXISTS(SELECT 1 FROM rounds)"
+            f" OR EXISTS(SELECT 1 FROM facts WHERE name = '{SINCE}')"
+        ).fetchone()
+    except sqlite3.Error:
+        return False
+    return bool(seen[0])
+
+
+def _late(database: sqlite3.Connection, now: float) -> list[tuple[int, int]]:
+    """Jobs, and their restarts, to which onesd has sent a hold that nobody answered."""
+    try:
+        rows = database.execute(
+            "SELECT job, restarts FROM unanswered WHERE at BETWEEN ? AND ?"
+            " AND typeof(job) = 'integer' AND typeof(restarts) = 'integer'",
+            (now - LATE, now),
+        )
+        return [(row[0], row[1]) for row in rows]
+    except sqlite3.Error:
+        return []
 
 
 def record_release(store: Path, job: PendingJob, now: float) -> None:
@@ -241,16 +314,22 @@ def record_release(store: Path, job: PendingJob, now: float) -> None:
 
     A database that can't be written is no reason to leave a job held, so that passes in silence.
     """
-    try:
-        with closing(_open(store)) as database, database:
-            database.execute(
-                "INSERT INTO holds(job, restarts, since, released) VALUES(?, ?, ?, ?)"
-                " ON CONFLICT(job) DO UPDATE"
-                " SET restarts = excluded.restarts, released = excluded.released",
-                (job.id, job.restarts, now, now),
-            )
-    except sqlite3.Error:
-        pass
+    with suppress(sqlite3.Error), closing(_open(store)) as database, database:
+        write_release(database, job, now)
+
+
+def write_release(database: sqlite3.Connection, job: PendingJob, now: float) -> None:
+    """The same in an open database."""
+    row = {"job": job.id, "restarts": job.restarts, "since": now, "released": now}
+    columns = {column[1] for column in database.execute("PRAGMA table_info(holds)")}
+    if "freed" in columns:  # an onesd of an earlier version has no such
+        row |= {"freed": 1, "pinned": 0}
+    updates = ", ".join(f"{name} = excluded.{name}" for name in row if name != "job")
+    database.execute(
+        f"INSERT INTO holds({', '.join(row)}) VALUES({', '.join('?' * len(row))})"
+        f" ON CONFLICT(job) DO UPDATE SET {updates}",
+        tuple(row.values()),
+    )
 
 
 def _open(store: Path) -> sqlite3.Connection:
@@ -275,7 +354,7 @@ def read_paths(config: Path) -> dict[str, Path]:
 
 def release_all(
     jobs: Iterable[PendingJob],
-    holds: Mapping[int, Hold] | None,
+    written: Written | None,
     gone: Absence,
     store: Path,
     *,
@@ -296,14 +375,15 @@ def release_all(
                 refusals.append(fault)
                 click.echo(f"ones-release: error: job {job.id} stays held: {fault}", err=True)
             continue
-        why = why_release(job, holds, moves_too=gone.moves_too)
+        known = written.of(job.id) if written is not None else Known(lost=True)
+        why = why_release(job, known, moves_too=gone.moves_too)
         if why is None:
             continue
         if dry_run:
             click.echo(f"would release job {job.id}: {why}, and {gone.why}")
             continue
         try:
-            release(job.id)
+            release(job.task or str(job.id))
         except SlurmError as fault:
             refusals.append(fault)
             click.echo(f"ones-release: error: job {job.id} is not released: {fault}", err=True)
@@ -318,6 +398,7 @@ def release_all(
 @click.option("--store", type=click.Path(path_type=Path), help="onesd's database.")
 @click.option("--heartbeat", type=click.Path(path_type=Path), help="onesd's heartbeat file.")
 @click.option("--dry-run", is_flag=True, help="Say what would be released, release nothing.")
+@click.version_option(package_name="ones-slurm")
 def main(config: Path | None, store: Path | None, heartbeat: Path | None, dry_run: bool) -> None:
     """Release the jobs that are held for an onesd that is not there.
 
@@ -334,5 +415,5 @@ def main(config: Path | None, store: Path | None, heartbeat: Path | None, dry_ru
     except SlurmError as fault:
         click.echo(f"ones-release: error: {fault}; jobs held for onesd stay held", err=True)
         sys.exit(1)
-    if release_all(jobs, read_holds(store), gone, store, dry_run=dry_run):
+    if release_all(jobs, read_holds(store, time.time()), gone, store, dry_run=dry_run):
         sys.exit(1)

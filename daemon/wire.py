@@ -6,15 +6,18 @@ munge credential over the body. Every number a job sends is bounded here, at the
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Literal
 
 import msgspec
 
+MOST_REPORT = 8 * 2**20  # bytes of a node's report
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 GpuCount = Annotated[int, msgspec.Meta(ge=1, le=65536)]
 StepSeconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 Measure = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
+CheckpointSignal = Literal["USR1", "USR2", "HUP", "CONT"]  # all can be caught
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="report"):
@@ -151,7 +154,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     sizes: str = ""
     gpus: int | None = None
     batch: int | None = None
-    checkpoint_signal: str = "USR1"
+    checkpoint_signal: CheckpointSignal = "USR1"
     order: LiveOrder | None = None
 
 
@@ -167,6 +170,12 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 AGENT_PURPOSE = "ones-agent-report"
 LEASE_PURPOSE = "ones-lease"
-HEARD_PURPOSE = "ones-heard"  # onesd's own: an answer that carries orders
-CREDENTIAL = "Ones-Credential"  # the header of such an answer
+HEARD_PURPOSE = "ones-heard"  # onesd's own: every answer to an agent
+CREDENTIAL = "Ones-Credential"  # the header with onesd's credential for its answer
+NODE = "Ones-Node"  # the header with the name of the agent's node, which its credential covers
 CTL_PURPOSE = "ones-ctl"
+
+
+def answer_to(asked: str, answer: bytes) -> bytes:
+    """What onesd signs: its answer, and the credential of the very request that it answers."""
+    return hashlib.sha256(asked.encode()).hexdigest().encode() + b"\n" + answer

@@ -15,7 +15,8 @@ Nothing here reads a clock or a file; `now` is the caller's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -24,9 +25,10 @@ from ones.estimator.experience import Experience
 from ones.estimator.noise import segments
 from ones.estimator.progress import Prediction, Progress, believable
 from ones.estimator.records import Records
+from ones.estimator.soundness import FAULTS, sound, words
 from ones.estimator.speed import DOUBT, AssumedSpeed, LearntSpeed
 from ones.policies.forecast import by_name, type_of
-from ones.policies.model import Job, JobId, Node, Outlook, Problem, Seconds, Segment
+from ones.policies.model import Job, JobId, Node, Outlook, Problem, Seconds, Segment, Speed
 
 ENOUGH = 3  # jobs whose length is known, before they count as typical
 
@@ -71,23 +73,52 @@ def assess(
     priors: Priors | None = None,
     knowledge: Knowledge | None = None,
 ) -> Problem:
-    """The round's problem: every job with its outlook."""
+    """The round's problem: every job with its outlook.
+
+    A job of which no estimate can be made, because what was told of it makes no sense, is named.
+    While it runs it is left as it is; it is started as if nothing were known of it.
+    """
     priors, knowledge = priors or Priors(), knowledge or Knowledge()
-    told = {job: believable(one) for job, one in (progress or {}).items()}
-    for report in told.values():
-        experience.progress(report)
     per_node = max((node.gpus for node in nodes), default=1)
     sources = _Sources(experience, knowledge, priors, by_name(nodes), max(per_node, 1))
-    known = [_known(job, told.get(job.id), sources) for job in jobs]
+    told: dict[JobId, Progress] = {}
+    strange: dict[JobId, str] = {}
+    families = {job.id: family_of(job.user, job.name) for job in jobs if knowledge.families}
+    for id_, one in (progress or {}).items():
+        try:
+            told[id_] = believable(one)
+            experience.progress(told[id_], families.get(id_))
+        except FAULTS as fault:
+            strange[id_] = words(fault)
+    known: list[_Known] = []
+    for job in jobs:
+        try:
+            known.append(_heard(job, told.get(job.id), sources))
+        except FAULTS as fault:
+            strange[job.id] = words(fault)
     typical = _typical_seconds(known, priors)
+    outlooks: dict[JobId, Outlook] = {}
+    for heard in known:
+        try:
+            outlooks[heard.job.id] = sound(_outlook(heard, sources, typical))
+        except FAULTS as fault:
+            strange[heard.job.id] = words(fault)
+    strange = {job.id: strange[job.id] for job in jobs if job.id in strange}
+    outlooks |= {job.id: _prior(job, priors) for job in jobs if job.id in strange}
     recent = [at for at in arrivals if now - priors.arrival_window < at <= now]
     return Problem(
         now=now,
         nodes=tuple(nodes),
-        jobs=tuple(jobs),
-        outlooks={one.job.id: _outlook(one, sources, typical) for one in known},
+        jobs=tuple(
+            replace(job, fixed=job.fixed or strange[job.id])
+            if job.id in strange and job.placement is not None
+            else job
+            for job in jobs
+        ),
+        outlooks=outlooks,
         arrival_rate=len(recent) / priors.arrival_window,
         round_seconds=round_seconds,
+        unestimated=strange,
     )
 
 
@@ -134,6 +165,14 @@ class _Known:
     kind: str  # the GPU type it has, or may get
 
 
+def _heard(job: Job, told: Progress | None, sources: _Sources) -> _Known:
+    """What is known of a job. Raises ValueError where its speed is none."""
+    known = _known(job, told, sources)
+    if known.speed is not None and not 0 < _sample_seconds(known, known.speed) < inf:
+        raise ValueError("its speed is no number")
+    return known
+
+
 def _known(job: Job, told: Progress | None, sources: _Sources) -> _Known:
     experience = sources.experience
     family = family_of(job.user, job.name) if sources.knowledge.families else None
@@ -166,7 +205,9 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         speed = AssumedSpeed(typical / total, job.requested, experience.type_factors())
     if prediction is None:
         total = typical / _sample_seconds(one, speed)
-        prediction = Prediction(processed=0.0, total=total, alpha=1.0, beta=1.0, epochs=0.0)
+        prediction = Prediction(
+            processed=0.0, total=total, alpha=1.0, beta=1.0, epochs=0.0, guessed=True
+        )
     prior = sources.priors.restart_seconds
     return Outlook(
         speed=speed,
@@ -174,6 +215,7 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         alpha=prediction.alpha,
         beta=prediction.beta,
         remaining=prediction.remaining,
+        guessed=prediction.guessed,
         restart_cost=experience.restart_cost(job.id, one.family, prior=prior),
         live_cost=None
         if job.keeps is None
@@ -184,6 +226,21 @@ def _outlook(one: _Known, sources: _Sources, typical: Seconds) -> Outlook:
         segments=_segments(one, experience, prediction) if sources.knowledge.noise else (),
         speed_error=_speed_error(one, speed, sources.per_node, one.kind),
         type_errors=_type_errors(one, speed, sources),
+    )
+
+
+def _prior(job: Job, priors: Priors) -> Outlook:
+    """The outlook of a job of which nothing is known."""
+    return Outlook(
+        speed=AssumedSpeed(1.0, job.requested, {}),
+        processed=0.0,
+        alpha=1.0,
+        beta=1.0,
+        remaining=priors.job_seconds,
+        guessed=True,
+        restart_cost=priors.restart_seconds,
+        live_cost=None if job.keeps is None else priors.live_seconds,
+        speed_error=2.0 * DOUBT,
     )
 
 
@@ -236,7 +293,7 @@ def _typical_seconds(known: Sequence[_Known], priors: Priors) -> Seconds:
     return median(others) if len(others) >= ENOUGH else priors.job_seconds
 
 
-def _sample_seconds(one: _Known, speed: LearntSpeed | AssumedSpeed) -> Seconds:
+def _sample_seconds(one: _Known, speed: Speed) -> Seconds:
     """Of one sample at the requested size."""
     job = one.job
     batch = float(job.batches.submitted) if job.batches else one.batch

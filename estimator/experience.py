@@ -81,8 +81,13 @@ class Experience:
         self.of_family(report.family).noise.add(report)
         self.of_job(report.job).noise.add(report)
 
-    def progress(self, told: Progress) -> None:
-        """A job's last word, already made believable."""
+    def progress(self, told: Progress, family: str | None = None) -> None:
+        """A job's last word, already made believable; it tells of the others of its family, too."""
+        if family is not None:
+            records = self.of_family(family)
+            records.furthest = max(records.furthest, told.samples)
+            records.declared = told.total_samples or records.declared
+            records.epoch = told.epoch_samples or records.epoch
         logged = self._logged.get(told.job)
         if logged is None:
             logged = self._logged[told.job] = Logged()
@@ -169,10 +174,13 @@ class Experience:
             return foretold(told, _usual(lengths), self.by_family)
         if family is None:
             return unknown(told)
-        # Nobody of the family has ended: each is as long as the one that got furthest may be, so
-        # that of several alike the one nearest its end stays ahead of the others.
+        # Nobody of the family has ended. What another one declares holds for this one, too; else
+        # each is as long as the one that got furthest may be, so that of several alike the one
+        # nearest its end stays ahead of the others. A job that has yet to run is told by those.
         records = self.of_family(family)
-        records.furthest = max(records.furthest, told.samples)
+        if declared and records.declared:
+            return foretold(told, records.declared, self.by_family)
+        told = replace(told, epoch_samples=told.epoch_samples or records.epoch)
         return self.regression.predict(told) or unknown(told, records.furthest)
 
     def type_factors(self) -> dict[str, float]:

@@ -43,6 +43,8 @@ class Records:
         self.noise = Noise()
         self.lengths: deque[float] = deque(maxlen=LENGTHS)  # samples of finished jobs
         self.furthest = 0.0  # samples that any job has done, finished or not
+        self.declared: float | None = None  # samples, by the last job that declared its length
+        self.epoch: float | None = None  # samples of an epoch, by the last job that said so
         self.restarts: deque[Seconds] = deque(maxlen=RECENT)
         self.live: deque[Seconds] = deque(maxlen=RECENT)  # the same of resizes without a restart
         self.batch: float | None = None  # global, of the last observation

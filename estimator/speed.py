@@ -17,7 +17,8 @@ from ones.estimator.completion import Completed
 from ones.estimator.curve import Point, Terms
 from ones.policies.model import Batch, Floats, Ints, JobId, Seconds
 
-SCALING = 0.8  # without any measurement, time falls as size^-SCALING up to the requested size
+SCALING = 0.8  # without any measurement, time falls as size^-SCALING up to the requested size ...
+BEYOND = 0.1  # ... and within a node up to twice that: enough for GPUs that nobody else can use
 NEARNESS = 10.0  # weight of a measurement at its own configuration ...
 CURVE = 0.3  # ... against that of the curve
 WIDTHS = (0.3, 0.2, 0.4)  # in ln nodes, ln GPUs, ln local batch: how far a measurement is heard
@@ -217,17 +218,25 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class AssumedSpeed:
-    """What is assumed of a job that has reported no step yet."""
+    """What is assumed of a job that has reported no step yet.
+
+    It may take twice the GPUs it asked for where they would be idle, as one that was measured may
+    take twice what it has run on; no job that makes more of them than a guess has to make way.
+    Within a node: what a network does to it is another matter.
+    """
 
     sample_seconds: Seconds  # of one sample at the requested size
     requested: int
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
-        size = np.minimum(np.asarray(gpus, dtype=np.float64), self.requested)
+        given = np.asarray(gpus, dtype=np.float64) / self.requested
+        alone = np.asarray(nodes) == 1
+        beyond = np.where(alone, np.clip(given, 1.0, 2.0), 1.0)
+        faster = np.minimum(given, 1.0) ** SCALING * beyond**BEYOND
         scale = self.sample_seconds * self.factors.get(gpu_type, 1.0)
         batch = np.asarray(global_batch, dtype=np.float64)
         # Batches are all as fast; the hair that larger ones lose makes the smallest the choice.
         batch = batch * (1.0 + 1e-6 * np.log(np.maximum(batch, 1.0)))
-        seconds = scale * batch * (self.requested / size) ** SCALING
+        seconds = scale * batch / faster
         return np.asarray(seconds + 0.0 * np.asarray(nodes), dtype=np.float64)

@@ -9,6 +9,7 @@ import numpy as np
 from ones.policies.model import Assignment, Job, JobId, Plan, Problem
 from ones.policies.placement import Room
 from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.sizes import in_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,9 @@ class Fifo:
                 assignments[job.id] = Assignment(placement, None, "first in the queue")
             elif empty.place_job(job, shapes) is None:
                 # It would block the queue for ever.
-                idle[job.id] = f"its {job.requested} GPUs do not fit the usable nodes"
+                idle[job.id] = f"the usable nodes can't hold its {in_gpus(job.requested)}"
             else:
-                idle[job.id] = f"waits for {size} GPUs"
+                idle[job.id] = f"waits for {in_gpus(size or job.requested)}"
                 head.update(dict.fromkeys(job.nodes, job))
         return Plan(assignments, idle), None
 

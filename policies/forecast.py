@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ones.policies.model import (
     Segment,
 )
 
+FARTHEST: Seconds = 100 * 366 * 86400.0  # ends beyond it are not told
 BATCHES = 50  # geometric samples of the global batch among which the best is chosen (Pollux §4.1)
 
 
@@ -75,8 +77,8 @@ def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints)
     least = np.minimum(least, most)
     share = np.linspace(0.0, 1.0, BATCHES)
     grid = np.exp(np.log(least)[:, None] * (1 - share) + np.log(most)[:, None] * share)
-    local, passes = bounds.split(grid, gpus[:, None])
-    real = local * passes * gpus[:, None]
+    grid = np.minimum(grid, most[:, None])  # which exp(log(most)) may exceed
+    real = bounds.even(grid, gpus[:, None])
     step = outlook.speed.step_seconds(gpu_type, nodes[:, None], gpus[:, None], real)
     each = step / real  # seconds per sample, [K, BATCHES]
     segments = outlook.segments or (Segment(outlook.remaining, None),)
@@ -126,6 +128,11 @@ def seconds_left_on(
         return float(tuned(job, outlook, kind, nodes=nodes, gpus=gpus).seconds[0])
     own = np.array([float(batch or own_batch(job, outlook))])
     return float(seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=own)[0])
+
+
+def foreseeable(left: Seconds) -> Seconds:
+    """`left`, or infinity where it is so long that only a number without sense can give it."""
+    return left if left <= FARTHEST else inf
 
 
 def move_cost(job: Job, outlook: Outlook, target: Placement | None) -> Seconds:

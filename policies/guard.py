@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ones.policies.caps import SLACK, exceeded, gives_back, taken
 from ones.policies.forecast import by_id, move_cost, seconds_left_on
-from ones.policies.invariants import PlanError, validate
-from ones.policies.model import MAX_WAIT, Job, JobId, Placement, Problem, Seconds
-from ones.policies.moves import Kind, Move, reconcile
+from ones.policies.model import MAX_WAIT, Cap, Job, JobId, Placement, Problem, Seconds
+from ones.policies.moves import Move
+from ones.policies.pace import behind
 from ones.policies.sharing import occupied
-
-__all__ = [
-    "History",
-    "Kind",
-    "Limits",
-    "Move",
-    "PlanError",
-    "Refused",
-    "Verdict",
-    "check",
-    "freeze",
-    "reconcile",
-    "validate",
-]
+from ones.policies.words import lasting
 
 HOUR = 3600.0
 
@@ -41,6 +29,9 @@ class Limits:
     live_grace: Seconds = 15.0  # between two resizes of a job that needs no restart for them
     max_live_resizes_per_hour: int = 60
     max_wait: Seconds = MAX_WAIT  # who waited longer is started first and never preempted again
+    max_slowdown: float | None = None
+    """No elastic job takes more than so many times as long as its rigid run, from its submission to
+    its end, as far as it can be foreseen; None: some may."""
 
     def __post_init__(self) -> None:
         if self.max_resizes_per_hour < 1:
@@ -50,6 +41,8 @@ class Limits:
         times = (self.grace, self.live_grace, self.exempt, self.min_gain or 0.0, self.max_wait)
         if min(times) < 0:
             raise ValueError("grace, exempt, min_gain and max_wait must not be negative")
+        if self.max_slowdown is not None and not self.max_slowdown >= 1:
+            raise ValueError("max_slowdown must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +114,17 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
             refused[move.job] = "it did not opt in, or has ended"
         elif reason := (
             _against(move, job, problem, history, limits)
+            or _spared(move, job, moves, jobs, limits)
             or _starves(move, job, [other for other in starving if other.id not in started])
         ):
             refused[move.job] = reason
     while True:
         allowed = [move for move in moves if move.job not in refused]
-        if fault := _overfull(allowed, problem) or _pointless(allowed, problem, limits):
+        if fault := (
+            _overfull(allowed, problem)
+            or _over_a_cap(allowed, problem)
+            or _pointless(allowed, problem, limits)
+        ):
             refused[fault[0].job] = fault[1]
         else:
             break
@@ -136,18 +134,52 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
     )
 
 
+def in_turn(verdict: Verdict, problem: Problem) -> Verdict:
+    """The verdict without moves for which a limit of the site has no room before others are done.
+
+    Slurm counts what a job holds until it has given it back, and what one is about to get.
+    """
+    if not problem.caps:
+        return verdict
+    jobs, now, nodes = by_id(problem.jobs), [], problem.by_name
+
+    def present(cap: Cap, job: Job) -> float:
+        return max(cap.held.get(job.id, 0.0), taken(cap, job, job.placement, nodes))
+
+    for cap in problem.caps:
+        now.append(sum(present(cap, jobs[id_]) for id_ in cap.takes if id_ in jobs))
+    allowed, refused = [], [*verdict.refused]
+    for move in verdict.allowed:
+        job, why = jobs[move.job], ""
+        more = [0.0] * len(now)
+        if move.target is not None and move.kind != "tune" and not gives_back(job, move.target):
+            for at, cap in enumerate(problem.caps):
+                has, wants = present(cap, job), taken(cap, job, move.target, nodes)
+                more[at] = max(0.0, wants - has)
+                if wants and now[at] - has + wants > cap.left + SLACK:
+                    why = f"{cap.words}; waits until others have made way"
+        if why:
+            refused.append(Refused(move, why))
+            continue
+        now = [used + add for used, add in zip(now, more, strict=True)]
+        allowed.append(move)
+    return Verdict(tuple(allowed), tuple(refused))
+
+
 def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> str:
     """Why a running job may not be moved now, whatever for; empty: it may."""
     age = problem.now - job.started if job.started is not None else None
     # The run of a job that is resized live began long ago perhaps; its last resize counts as well.
     latest = max(history.live.get(job.id, ()), default=None)
     if latest is not None and problem.now - latest < limits.live_grace:
-        return f"resized live {problem.now - latest:.0f} s ago"
+        return f"resized live {lasting(problem.now - latest)} ago"
+    if job.stays and job.keeps is None:
+        return job.stays
     grace = limits.grace if job.keeps is None else limits.live_grace
     if age is not None and age < grace:
-        return f"in grace for {grace - age:.0f} s more"
+        return f"in grace for {lasting(grace - age)} more"
     if job.time_left is not None and job.time_left < limits.exempt:
-        return f"its time limit ends it in {job.time_left:.0f} s"
+        return f"its time limit ends it in {lasting(job.time_left)}"
     if job.keeps is None and (
         history.within_an_hour(job.id, problem.now) >= limits.max_resizes_per_hour
     ):
@@ -165,6 +197,8 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
         return f"it is fixed: {job.fixed}"
     if (move.kind == "start") != (job.placement is None):
         return "it is running already" if move.kind == "start" else "it is not running"
+    if reason := _unpromised(move, job):
+        return reason
     if move.kind == "start":
         return "" if job.startable else "it waits for a reason of its own"
     if reason := _unmovable(problem, job, history, limits):
@@ -172,8 +206,10 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
     restarts = job.keeps is not None and not job.goes_live(move.target)
     if restarts and (reason := _unmovable(problem, replace(job, keeps=None), history, limits)):
         return reason
-    if move.kind == "preempt" and job.waited > limits.max_wait:
-        return f"it has waited {job.waited:.0f} s in all and is not preempted again"
+    if move.kind == "preempt" and job.stays:
+        return job.stays
+    if not _grows(move, job) and (reason := behind(problem, job, move.target, limits.max_slowdown)):
+        return reason
     if limits.min_gain is None:
         return ""
     outlook = problem.outlooks.get(job.id)
@@ -183,12 +219,39 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
     what = "a restart" if restarts or job.keeps is None else "a live resize"
     if _grows(move, job):
         if move.gain < (limits.min_gain - 1.0) * cost:
-            return f"would end {move.gain:.0f} s sooner; {what} costs {cost:.0f} s"
+            return f"would end {lasting(move.gain)} sooner; {what} costs {lasting(cost)}"
         return ""
     left = seconds_left_on(problem, job, job.placement)
     if left < limits.min_gain * cost:
-        return f"about {left:.0f} s to its end; {what} costs {cost:.0f} s"
+        return f"about {lasting(left)} to its end; {what} costs {lasting(cost)}"
     return ""
+
+
+def _unpromised(move: Move, job: Job) -> str:
+    """Why no allocation of Slurm's can be what a start or a restart needs; empty: one can."""
+    if move.target is None or move.target.shape is not None or job.uneven:
+        return ""
+    # A new batch alone brings nobody and sends nobody away: where it needs a move, it is a restart.
+    if move.kind == "resize" and move.target != job.placement and job.goes_live(move.target):
+        return ""
+    parts = [f"{gpus} GPUs on {node}" for node, gpus in move.target.gpus_on[:1]]
+    parts += [f"{gpus} on {node}" for node, gpus in move.target.gpus_on[1:]]
+    return f"no allocation can promise {', '.join(parts)}"
+
+
+def _spared(
+    move: Move, job: Job, moves: Sequence[Move], jobs: Mapping[JobId, Job], limits: Limits
+) -> str:
+    """Who has waited long enough is not preempted again, unless it is for a higher tier."""
+    if move.kind != "preempt" or job.waited <= limits.max_wait or job.placement is None:
+        return ""
+    own = set(job.placement.nodes)
+    for other in moves:
+        taker, target = jobs.get(other.job), other.target
+        outranks = taker is not None and taker.tier > job.tier
+        if outranks and target is not None and not own.isdisjoint(target.nodes):
+            return ""
+    return f"it has waited {lasting(job.waited)} in all and is not preempted again"
 
 
 def _starves(move: Move, job: Job, starving: Sequence[Job]) -> str:
@@ -196,9 +259,9 @@ def _starves(move: Move, job: Job, starving: Sequence[Job]) -> str:
     if move.target is None or (job.placement is not None and not _grows(move, job)):
         return ""
     for other in starving:
-        longest = other.waited >= job.waited and other.id != job.id
+        longest = other.waited >= job.waited and other.id != job.id and other.tier >= job.tier
         if longest and not other.nodes.isdisjoint(move.target.nodes):
-            return f"job {other.id} has waited {other.waited:.0f} s and comes first"
+            return f"job {other.id} has waited {lasting(other.waited)} and comes first"
     return ""
 
 
@@ -250,6 +313,21 @@ def _overfull(allowed: Sequence[Move], problem: Problem) -> tuple[Move, str] | N
     return None
 
 
+def _over_a_cap(allowed: Sequence[Move], problem: Problem) -> tuple[Move, str] | None:
+    """The last of the moves that take more than a limit of the site allows without the rest."""
+    if not problem.caps:
+        return None
+    jobs, nodes = by_id(problem.jobs), problem.by_name
+    for cap in exceeded(problem, _final(allowed, problem)):
+        for move in reversed(allowed):
+            job = jobs[move.job]
+            if move.target is None or move.kind == "tune" or gives_back(job, move.target):
+                continue
+            if move.target != job.placement and taken(cap, job, move.target, nodes):
+                return move, cap.words
+    return None
+
+
 def _pointless(
     allowed: Sequence[Move], problem: Problem, limits: Limits
 ) -> tuple[Move, str] | None:
@@ -273,9 +351,13 @@ def _pointless(
         own_gain = (limits.min_gain - 1.0) * cost
         if move.kind == "resize" and move.gain > max(0.0, own_gain):
             continue
+        others = [other for other in allowed if other is not move]
+        without = len(exceeded(problem, _final(others, problem)))
+        if without > len(exceeded(problem, _final(allowed, problem))):
+            continue  # a limit of the site has room for another by it
         after = _gpus_on(move.target)
         freed = {name for name, gpus in job.placement.gpus_on if after.get(name, 0) < gpus}
-        if freed.isdisjoint(_too_full([other for other in allowed if other is not move], problem)):
+        if freed.isdisjoint(_too_full(others, problem)):
             return move, "nobody takes the GPUs that it would free"
     return None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Mapping
 
+from ones.policies.caps import breakers
 from ones.policies.forecast import by_id, by_name
 from ones.policies.model import Assignment, Job, JobId, Node, Plan, Problem
 from ones.policies.sharing import occupied, pair_of
+from ones.policies.sizes import in_gpus
 
 
 class PlanError(Exception):
@@ -20,24 +22,61 @@ class PlanError(Exception):
 
 def validate(problem: Problem, plan: Plan) -> None:
     """Raise PlanError unless the plan keeps within the cluster and each job's own terms."""
+    fault = next(faults(problem, plan), None)
+    if fault is not None:
+        raise fault
+
+
+def faults(problem: Problem, plan: Plan) -> Iterator[PlanError]:
+    """All that is wrong with the plan, one fault a job at most; those of no one job come last."""
     jobs, nodes = by_id(problem.jobs), by_name(problem.nodes)
-    for id_ in (*plan.assignments, *plan.idle):
-        if id_ not in jobs:
+    wrong: set[JobId] = set()
+    for id_ in {**plan.assignments, **plan.idle}:
+        if (fault := _fault(problem, plan, jobs, nodes, id_)) is not None:
+            wrong.add(id_)
+            yield fault
+    for id_, words in breakers(problem, plan).items() if not wrong else ():
+        wrong.add(id_)
+        yield PlanError(f"job {id_} would get more than is allowed: {words}", job=id_)
+    if not wrong:
+        yield from _overfull(problem, plan, nodes)
+
+
+def _fault(
+    problem: Problem,
+    plan: Plan,
+    jobs: Mapping[JobId, Job],
+    nodes: Mapping[str, Node],
+    id_: JobId,
+) -> PlanError | None:
+    """What is wrong with what the plan has for this job."""
+    job, assignment = jobs.get(id_), plan.assignments.get(id_)
+    try:
+        if job is None:
             raise PlanError(f"job {id_} is not in the problem", job=id_)
-        if id_ in plan.assignments and id_ in plan.idle:
+        if assignment is not None and id_ in plan.idle:
             raise PlanError(f"job {id_} is both placed and idle", job=id_)
+        if assignment is not None:
+            _check_job(job, assignment, nodes)
+            _check_pair(problem, plan, job, assignment)
+        elif job.placement is not None and job.fixed:
+            raise PlanError(f"job {id_} is preempted but fixed: {job.fixed}", job=id_)
+    except PlanError as fault:
+        return fault
+    return None
+
+
+def _overfull(problem: Problem, plan: Plan, nodes: Mapping[str, Node]) -> Iterator[PlanError]:
+    """Nodes that would hold more than they have."""
     held = {job.id: job.placement for job in problem.jobs if job.placement is not None}
     beside = {job.id: job.beside for job in problem.jobs}
     present = occupied(held, beside)
     for id_, assignment in plan.assignments.items():
-        _check_job(jobs[id_], assignment, nodes)
-        _check_pair(problem, plan, jobs[id_], assignment)
-        held[id_] = assignment.placement
-        if assignment.beside is not None or assignment.placement != jobs[id_].placement:
+        if assignment.beside is not None or assignment.placement != held.get(id_):
             beside[id_] = assignment.beside
+        held[id_] = assignment.placement
     for id_ in plan.idle:
-        if held.pop(id_, None) is not None and jobs[id_].fixed:
-            raise PlanError(f"job {id_} is preempted but fixed: {jobs[id_].fixed}", job=id_)
+        held.pop(id_, None)
     wanted = occupied(held, beside)
     for name, gpus in wanted.items():
         if gpus <= present[name]:
@@ -45,7 +84,9 @@ def validate(problem: Problem, plan: Plan) -> None:
         node = nodes.get(name)
         if node is None or gpus > node.gpus - node.taken:
             have = node.gpus - node.taken if node else 0
-            raise PlanError(f"node {name} would hold {gpus} GPUs and has {have} for us", node=name)
+            yield PlanError(
+                f"node {name} would hold {in_gpus(gpus)} and has {have} for us", node=name
+            )
 
 
 def _check_pair(problem: Problem, plan: Plan, job: Job, assignment: Assignment) -> None:
@@ -62,7 +103,7 @@ def _check_pair(problem: Problem, plan: Plan, job: Job, assignment: Assignment) 
         raise PlanError(f"jobs {job.id} and {other} may not share a GPU", job=job.id)
 
 
-def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None:
+def _check_job(job: Job, assignment: Assignment, nodes: Mapping[str, Node]) -> None:
     if job.placement is None and (job.fixed or not job.startable):
         raise PlanError(
             f"job {job.id} may not be started: {job.fixed or 'not startable'}", job=job.id
@@ -70,10 +111,9 @@ def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None
     shares = assignment.beside is not None and not job.share
     if assignment.placement == job.placement and not (shares and job.fixed):
         tunes = job.batches is not None and job.batches.tunes
-        if tunes:
-            _check_batch(job, assignment)
-        elif job.fixed and assignment.batch not in (None, job.batch):
+        if job.fixed and not tunes and assignment.batch not in (None, job.batch):
             raise PlanError(f"job {job.id} gets a new batch but is fixed: {job.fixed}", job=job.id)
+        _check_batch(job, assignment)
         return
     if job.fixed:
         raise PlanError(f"job {job.id} is moved but fixed: {job.fixed}", job=job.id)
@@ -81,7 +121,7 @@ def _check_job(job: Job, assignment: Assignment, nodes: dict[str, Node]) -> None
     live = job.goes_live(placement)
     if (job.uneven or live) and placement.gpus not in job.sizes:
         raise PlanError(
-            f"job {job.id} does not accept {placement.gpus} GPUs, only {job.sizes}", job=job.id
+            f"job {job.id} does not accept {in_gpus(placement.gpus)}, only {job.sizes}", job=job.id
         )
     if not (job.uneven or live) and placement.shape not in job.shapes:
         raise PlanError(
@@ -110,6 +150,7 @@ def _check_batch(job: Job, assignment: Assignment) -> None:
     gpus = assignment.placement.gpus
     if bounds is None:
         raise PlanError(f"job {job.id} keeps its own batch but would get {batch}", job=job.id)
-    _, most = bounds.bounds(np.array(gpus))
-    if not gpus * bounds.least_per_gpu <= batch <= most:
-        raise PlanError(f"job {job.id} does not accept batch {batch} on {gpus} GPUs", job=job.id)
+    if not bounds.accepts(batch, gpus):
+        raise PlanError(
+            f"job {job.id} does not accept batch {batch} on {in_gpus(gpus)}", job=job.id
+        )

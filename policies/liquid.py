@@ -12,12 +12,13 @@ from ones.policies.fifo import queue_order
 from ones.policies.model import Assignment, Ints, Job, JobId, Plan, Problem
 from ones.policies.network.gangs import NOWHERE, Batch, Gang
 from ones.policies.network.placers import Placing, placing
-from ones.policies.network.resite import free_beside, placement_of
 from ones.policies.network.seating import place
 from ones.policies.network.sensitivity import sensitivity
+from ones.policies.network.starts import free_beside, placement_of
 from ones.policies.network.topology import Distances, Topology
 from ones.policies.shapes import shapes_by_size, size_as_requested
 from ones.policies.sharing import pair_up
+from ones.policies.sizes import in_gpus
 
 ORDERS = ("priority", "arrival", "fair")
 MODES = ("batch", "immediate")
@@ -123,9 +124,9 @@ class Liquid:
                 starts.append(start)
             elif not site.ever(job):
                 # It would block the queue for ever.
-                idle[job.id] = f"its {job.requested} GPUs do not fit the usable nodes"
+                idle[job.id] = f"the usable nodes can't hold its {in_gpus(job.requested)}"
             else:
-                idle[job.id] = f"waits for {job.requested} GPUs"
+                idle[job.id] = f"waits for {in_gpus(job.requested)}"
                 head.update(dict.fromkeys(job.nodes, job))
         return starts
 

@@ -112,6 +112,11 @@ class Batch:
         least = np.maximum(self.initial or 1, count * self.least_per_gpu)
         return least, np.minimum(float(self.most), room) + 0.0 * count
 
+    def accepts(self, batch: int, gpus: int) -> bool:
+        """Whether the job can run with this global batch on so many GPUs."""
+        _, most = self.bounds(np.array(gpus))
+        return bool(gpus * self.least_per_gpu <= batch <= most)
+
     def split(self, batch: Floats, gpus: Ints) -> tuple[Floats, Floats]:
         """Samples per GPU and pass, and passes per step, of a global batch.
 
@@ -128,6 +133,15 @@ class Batch:
         most = np.floor(self.most / (count * passes) + 1e-8)
         return np.maximum(1.0, np.minimum(np.ceil(each / passes - 1e-8), most)), passes
 
+    def even(self, batch: Floats, gpus: Ints) -> Floats:
+        """The global batch in whole samples, as many for each GPU and pass: rounded up, or down
+        where that would be more than `most`. Shares are uneven only where no even one is left."""
+        local, passes = self.split(batch, gpus)
+        step = np.asarray(gpus, dtype=np.float64) * passes
+        least, _ = self.bounds(gpus)
+        down = np.maximum(np.floor(self.most / step) * step, least)
+        return np.where(local * step > self.most, down, local * step)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -142,7 +156,10 @@ class Job:
     requested: int  # GPUs in the job's own request: its size without ONES
     shapes: tuple[Shape, ...]  # what one allocation can promise, form and limits respected
     nodes: frozenset[str]  # where it may run: partition, GPU type, features
-    priority: int = 0  # Slurm's; larger goes first
+    priority: int = 0  # Slurm's multifactor one, of held jobs too; larger goes first
+    tier: int = 0
+    """Its partition's PriorityTier, above that its QOS's right to preempt; larger goes first,
+    strictly and under any policy."""
     placement: Placement | None = None  # None: not running
     batch: int | None = None  # global batch it runs with, None where it does not say
     batches: Batch | None = None  # None: the job keeps its own batch, whatever its size
@@ -150,12 +167,22 @@ class Job:
     executed: Seconds = 0.0  # run time over all runs
     waited: Seconds = 0.0  # time spent without GPUs over all its life
     time_left: Seconds | None = None  # until Slurm's time limit ends it
+    time_limit: Seconds | None = None  # of a run of its own request; None: its partition's
+    partition: str = ""  # empty: the default one
+    qos: str = ""  # empty: the default one
+    reservation: str = ""  # in which it is to run; empty: none
+    nice: int = 0
+    requested_nodes: int = 0  # nodes in its own request; 0: as few as hold its GPUs
+    due: Seconds | None = None  # when it would have ended, were every elastic job rigid
     fixed: str = ""  # why it may not be moved now; empty: it may
     startable: bool = True  # False: pending for a reason of its own (dependency, user's hold)
+    queued: bool = False  # waits in Slurm's own queue, at its request; a plan may start it sooner
+    stays: str = ""  # why Slurm would start it nowhere once it was stopped; empty: it would
     keeps: Placement | None = None
     """What of its placement stays when it is resized live; None: a resize is a restart. A live job
     takes any split over nodes that has this in it."""
     uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
+    limited: str = ""  # the site's limit that keeps it from sizes it would accept, in words
     share: bool = False  # it runs on half of the one GPU that `placement` names
     beside: JobId | None = None  # who has the other half, opted in or not; None: nobody
 
@@ -203,6 +230,7 @@ class Outlook:
     remaining: float  # expected samples still to go
     restart_cost: Seconds  # measured, or the prior
     live_cost: Seconds | None = None  # of a resize without a restart; None: it can have none
+    guessed: bool = False  # whether nothing but guesses tells how long it is
     epochs: float = 0.0  # of training behind it; 0 where it does not say what an epoch is
     points: int = 0  # speed measurements behind it
     batch: float = 1.0  # global batch of a job that names none: its family's, or single samples
@@ -223,6 +251,26 @@ Pairs = Mapping[tuple[JobId, JobId], tuple[float, float]]
 relative to its speed alone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """How much of what a cap bounds a job takes: a straight line in its nodes and its GPUs."""
+
+    each: float = 0.0  # for every job that Slurm would count
+    node: float = 0.0
+    gpu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """A limit of the site on what some of the problem's jobs may have together."""
+
+    words: str  # such as "QOS normal allows 4 GPUs a user; alice has 2"
+    left: float  # for these jobs, after what all others hold of it
+    takes: Mapping[JobId, Take]  # the jobs that count
+    held: Mapping[JobId, float] = field(default_factory=dict)  # of it, in Slurm's books now
+    gpu_type: str = ""  # only what is on nodes of this type counts; empty: any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """One round's question: who runs where, with which batch."""
@@ -234,6 +282,12 @@ class Problem:
     arrival_rate: float = 0.0  # jobs per second, recent
     round_seconds: Seconds = 60.0  # from one round to the next
     pairs: Pairs = field(default_factory=dict)  # who may share a GPU; empty: nobody
+    strictness: float = 0.0
+    """How far Slurm's priority counts within a tier: from 0, where the policy alone decides who
+    goes first, to 1, where it decides only among jobs of the same priority."""
+    unestimated: Mapping[JobId, str] = field(default_factory=dict)
+    """Jobs whose outlook is a mere prior, because what they told makes no sense, and why."""
+    caps: tuple[Cap, ...] = ()  # the site's limits on several jobs together
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:

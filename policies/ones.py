@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ones.policies.caps import Ledger
 from ones.policies.forecast import noise_known
 from ones.policies.model import (
     Assignment,
@@ -19,6 +20,7 @@ from ones.policies.model import (
     Problem,
 )
 from ones.policies.ones_batch import BatchLimit, batch_limits
+from ones.policies.ones_caps import best_within, still_left, tabled
 from ones.policies.ones_decode import Decoded, assignment, decode
 from ones.policies.ones_options import Options, build
 from ones.policies.ones_search import (
@@ -39,6 +41,7 @@ from ones.policies.ones_settings import Settings
 from ones.policies.ones_worth import values
 from ones.policies.peers import batch_for
 from ones.policies.placement import Room
+from ones.policies.words import OTHERS_GAIN_MORE
 
 SETTLED = 0.01  # of the bound: a plan as close to it leaves nothing to search for
 MEMORY = 1  # version of what is carried from round to round
@@ -70,17 +73,24 @@ class Ones:
         options = build(problem, free, self._binding(problem, limits), self.settings)
         arena, slots = _arena(options, settled)
         expected = values(options, self.settings, np.ones(len(options.jobs)))
-        exact = best_sizes(expected, options.sizes, arena.capacity)
+        ledger = still_left(problem, ((id_, one.placement) for id_, one in assignments.items()))
+        arena = replace(arena, caps=tabled(problem, options, ledger))
+        exact = (
+            best_sizes(expected, options.sizes, arena.capacity)
+            if arena.caps is None
+            else best_within(expected, options.sizes, arena.capacity, arena.caps)
+        )
         recalled = _recall(past, options.jobs, slots)
         seeds = [options.present, exact.chosen] if self.settings.exact else [options.present]
         population = encode(np.stack(seeds), arena)
-        best = self._deploy(problem, arena, population, expected, settled)
+        best = self._deploy(problem, arena, population, expected, (settled, ledger))
         searched = self._generations(arena) > 0 and not (
             self.settings.exact and _gap(exact.bound, best.worth) < SETTLED
         )
         if searched or not self.settings.exact:
-            population = self._search(problem, arena, population.joined(recalled), expected, rng)
-            found = self._deploy(problem, arena, population, expected, settled)
+            population = population.joined(recalled)
+            population = self._search(problem, arena, population, expected, rng)
+            found = self._deploy(problem, arena, population, expected, (settled, ledger))
             best = max(best, found, key=lambda one: one.worth)
         else:
             population = population.joined(recalled)
@@ -90,7 +100,7 @@ class Ones:
             elif not np.isfinite(options.seconds[j]).any():
                 idle[job.id] = "none of its sizes fits the usable nodes"
             else:
-                idle[job.id] = "other jobs make more of the GPUs now"
+                idle[job.id] = OTHERS_GAIN_MORE
         state = {
             "version": MEMORY,
             "limits": {str(job): limit.row() for job, limit in limits.items()},
@@ -155,7 +165,7 @@ class Ones:
         arena: Arena,
         population: Population,
         expected: Floats,
-        settled: Room,
+        left: tuple[Room, Ledger],
     ) -> Decoded:
         """The best of the foremost candidates, and of changing nothing, on the real nodes."""
         finalists = [arena.options.present]
@@ -165,7 +175,7 @@ class Ones:
             if not any((chosen == other).all() for other in finalists):
                 finalists.append(chosen)
         decoded = [
-            decode(problem, arena.options, expected, chosen, settled, repack=repack)
+            decode(problem, arena.options, expected, chosen, left, repack=repack)
             for chosen in finalists
             for repack in (False, True)
         ]
@@ -226,10 +236,14 @@ def _draw(problem: Problem, jobs: Iterable[Job], rng: np.random.Generator) -> Fl
 
 
 def _select(population: Population, arena: Arena, worth: Floats, most: int) -> Population:
-    """The best `most` candidates, each schedule once."""
+    """The best `most` candidates, each schedule once; those beyond a cap come last."""
     chosen = express(population, arena)
     _, first = np.unique(chosen.reshape(len(chosen), -1), axis=0, return_index=True)
-    ranked = first[np.argsort(-score(chosen[first], worth), kind="stable")]
+    scored = score(chosen[first], worth)
+    if arena.caps is not None:
+        most_worth = float(np.max(np.abs(worth), where=np.isfinite(worth), initial=1.0))
+        scored = scored - 10.0 * most_worth * len(worth) * arena.caps.excess(chosen[first])
+    ranked = first[np.argsort(-scored, kind="stable")]
     return population.only(ranked[:most])
 
 

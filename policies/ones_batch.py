@@ -65,5 +65,6 @@ def batch_limits(problem: Problem, before: Mapping[JobId, BatchLimit]) -> dict[J
 
 
 def _first(job: Job, batches: Batch) -> int:
-    """What it was submitted with; more where no size it accepts could run with so little."""
-    return max(batches.submitted, job.sizes.least * batches.least_per_gpu)
+    """What it was submitted with; more where no size it can have could run with so little."""
+    least = min((shape.gpus for shape in job.shapes), default=job.sizes.least)
+    return max(batches.submitted, least * batches.least_per_gpu)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ones.policies.caps import Ledger
 from ones.policies.forecast import seconds_left_on
 from ones.policies.model import Assignment, Floats, Ints, Placement, Problem
 from ones.policies.ones_options import Options
 from ones.policies.placement import Room
+from ones.policies.sizes import in_gpus
+from ones.policies.words import lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,22 @@ class Decoded:
 
 
 def decode(
-    problem: Problem, options: Options, worth: Floats, chosen: Ints, room: Room, *, repack: bool
+    problem: Problem,
+    options: Options,
+    worth: Floats,
+    chosen: Ints,
+    left: tuple[Room, Ledger],
+    *,
+    repack: bool,
 ) -> Decoded:
     """Place a candidate's sizes, largest first; what doesn't fit becomes the next best that does.
 
     Jobs whose choice is what they have stay where they are, unless `repack` lets them make way for
-    larger ones. Waiting jobs that the candidate left out get what is still free at the end.
+    larger ones. Waiting jobs that the candidate left out get what is still free at the end. Of the
+    site's limits nobody gets more than the ledger has left.
     """
-    return _Drawing(problem, options, worth, room.copy()).draw(chosen, repack=repack)
+    room, ledger = left
+    return _Drawing(problem, options, worth, room.copy(), ledger.copy()).draw(chosen, repack=repack)
 
 
 @dataclass(slots=True)
@@ -38,6 +49,7 @@ class _Drawing:
     options: Options
     worth: Floats
     room: Room
+    ledger: Ledger
     total: float = 0.0
 
     def draw(self, chosen: Ints, *, repack: bool) -> Decoded:
@@ -60,11 +72,24 @@ class _Drawing:
         job = self.options.jobs[j]
         if job.placement is None or not self.room.fits(job.placement):
             return None
+        if self.ledger.against(job, job.placement):
+            return None
         self.room.take(job.placement)
+        self.ledger.add(job, job.placement)
         present = tuple(self.options.present[j])
         self.total += float(self.worth[j, *present])
         tunes = job.batches is not None and job.batches.tunes
-        return job.placement, int(self.options.batch[j, *present]) if tunes else job.batch
+        return job.placement, self._batch(j, present, job.placement) if tunes else job.batch
+
+    def _batch(self, j: int, choice: tuple[int, ...], placement: Placement) -> int | None:
+        """The batch on offer; that which the job has where it is none of those it accepts.
+
+        What a job runs with now is on offer as it is, within its bounds or not.
+        """
+        job, batch = self.options.jobs[j], int(self.options.batch[j, *choice])
+        if job.batches is None or not job.batches.accepts(batch, placement.gpus):
+            return job.batch
+        return batch
 
     def _place(
         self, j: int, choice: tuple[int, ...], *, stays: bool
@@ -107,17 +132,18 @@ class _Drawing:
         options, job = self.options, self.options.jobs[j]
         shapes = options.shapes.get((j, t, k), [])
         placement = self.room.place_job(job, shapes, gpu_type=options.types[t])
-        if placement is None:
+        if placement is None or self.ledger.against(job, placement):
             return None
         self.room.take(placement)
-        batch = int(options.batch[j, t, k, level]) if job.batches else job.batch
+        self.ledger.add(job, placement)
+        batch = self._batch(j, (t, k, level), placement)
         if placement == job.placement and batch == job.batch:
             self.total += float(self.worth[j, *options.present[j]])
             return placement, batch
         worth = float(self.worth[j, t, k, level])
         moved = (t, k, level) == tuple(options.present[j])
         if moved:  # the table has it uncharged, as a job that stays
-            worth *= max(0.0, 1.0 - options.cost[j, t, k] / options.horizon)
+            worth *= max(0.0, 1.0 - float(options.cost[j, t, k]) / options.horizon)
         if moved or placement.shape != shapes[0]:
             actual = seconds_left_on(self.problem, job, placement, batch)
             worth *= float(options.seconds[j, t, k, level]) / max(actual, 1e-6)
@@ -132,11 +158,13 @@ def assignment(
     job, (placement, batch) = options.jobs[j], given
     after = seconds_left_on(problem, job, placement, batch)
     if job.placement is None:
-        return Assignment(placement, batch, f"starts on {placement.gpus} GPUs, about {after:.0f} s")
+        return Assignment(
+            placement, batch, f"starts on {in_gpus(placement.gpus)}, about {lasting(after)}"
+        )
     before = seconds_left_on(problem, job, job.placement)
     if (placement, batch) == (job.placement, job.batch):
-        return Assignment(placement, batch, f"stays, about {before:.0f} s left")
+        return Assignment(placement, batch, f"stays, about {lasting(before)} left")
     now, then = job.placement.gpus, placement.gpus
     change = "moves on" if now == then else "grows" if now < then else "shrinks"
-    why = f"{change} {now} to {then} GPUs, about {before:.0f} to {after:.0f} s left"
+    why = f"{change} {now} to {in_gpus(then)}, about {lasting(before)} to {lasting(after)} left"
     return Assignment(placement, batch, why if after < before else f"{why}, for others")

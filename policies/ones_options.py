@@ -36,7 +36,8 @@ class Options:
     cost: Floats  # [J, T, K] charged for getting there from where a job runs; size 0: for a restart
     least: Floats  # [J] the least GPU-seconds to the end: the remaining utilisation
     horizon: Seconds  # for how long a decision is expected to stand
-    urgent: Bools  # [J]
+    urgent: Bools  # [J] waited too long: first of all
+    kept: Bools  # [J] running, and stopped for nobody but those
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def build(
             seconds[j, t, k, :PRESENT][same] = np.inf
     spent = np.where(np.isinf(seconds), np.inf, seconds) * np.maximum(sizes, 1)[:, None, :, None]
     least = spent.min(axis=(1, 2, 3), initial=np.inf)
+    least = np.where(np.isinf(least), 1.0, np.maximum(least, 1e-9))
     return Options(
         jobs=tuple(jobs),
         types=types,
@@ -107,10 +109,36 @@ def build(
         batch=batch,
         present=present,
         cost=np.maximum(_costs(problem, jobs, types, sizes), least_charge),
-        least=np.where(np.isinf(least), 1.0, np.maximum(least, 1e-9)),
+        least=least,
         horizon=settings.horizon or _horizon(problem, least_charge),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),
+        kept=_kept(problem, jobs, least),
     )
+
+
+def _kept(problem: Problem, jobs: Sequence[Job], least: Floats) -> Bools:
+    """Running jobs that are not stopped for the sake of others, though they may be shrunk.
+
+    A stop pays where a job that waits is shorter by more than what the stop destroys. That must be
+    known: of a job whose length is a guess nobody knows that it is short. Where it is the running
+    one's length that is a guess, the known one comes before the unknown.
+    """
+    known = np.array(
+        [
+            job.placement is None and job.startable and not problem.outlooks[job.id].guessed
+            for job in jobs
+        ],
+        dtype=np.bool_,
+    )
+    running = np.array([job.placement is not None for job in jobs], dtype=np.bool_)
+    shortest = float(np.min(least, where=known, initial=np.inf))
+    destroyed = np.array(
+        [
+            problem.outlooks[job.id].restart_cost * job.placement.gpus if job.placement else 0.0
+            for job in jobs
+        ]
+    )
+    return np.asarray(running & (shortest + destroyed >= least))
 
 
 def _costs(problem: Problem, jobs: Sequence[Job], types: Sequence[str], sizes: Ints) -> Floats:

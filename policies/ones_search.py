@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ones.policies.model import Floats, Ints
+from ones.policies.ones_caps import CapTable
 from ones.policies.ones_options import NONE, Bools, Options
 
 NOBODY = -1
@@ -47,6 +48,7 @@ class Arena:
     options: Options
     kind: Ints  # [G] type index
     home: Ints  # [G] whose GPU it is now, or -1
+    caps: CapTable | None = None  # the site's limits; None: there are none
 
     @property
     def capacity(self) -> Ints:

@@ -8,6 +8,7 @@ from ones.policies.model import Floats
 from ones.policies.ones_options import NONE, Options
 from ones.policies.ones_settings import Settings
 
+FIRST, KEPT = 1e6, 1e3  # in the largest worth there is
 ALIKE = 0.05  # ln of a ratio of sizes within which jobs share their ranks
 
 
@@ -45,8 +46,10 @@ def values(options: Options, settings: Settings, draw: Floats) -> Floats:
     if not settings.charge_restarts:
         nothing = np.zeros_like(nothing)
     offered = np.isfinite(left)
-    first = 1e3 * float(np.max(np.abs(worth), where=offered, initial=1.0))
-    worth = np.where(offered, worth + np.where(options.urgent, first, 0.0)[wide], -np.inf)
+    # Who has waited too long comes before everything, and no running job is stopped that is kept.
+    most = float(np.max(np.abs(worth), where=offered, initial=1.0))
+    worth = np.where(offered, worth + np.where(options.urgent, FIRST * most, 0.0)[wide], -np.inf)
+    nothing = np.where(options.kept, -KEPT * most, nothing)
     worth[:, :, 0, :] = nothing[:, None, None]
     return worth
 

@@ -18,6 +18,8 @@ from ones.policies.model import (
     Seconds,
 )
 from ones.policies.peers import Draft, accepted_sizes, find_nodes, kinds_of
+from ones.policies.sizes import in_gpus
+from ones.policies.words import OTHERS_GAIN_MORE, lasting
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Optimus:
         for one in sorted(moved, key=lambda one: one.gpus):
             placement = find_nodes(draft.room, one.job, one.gpus) if one.gpus else None
             if placement is None:
-                draft.idle[one.job.id] = "no GPUs are left for it"
+                draft.idle[one.job.id] = OTHERS_GAIN_MORE
             else:
                 draft.give(one.job, placement, _reason(one))
 
@@ -148,4 +150,4 @@ def _steps_left(job: Job, outlook: Outlook, batch: float) -> float:
 
 
 def _reason(one: _Candidate) -> str:
-    return f"about {one.seconds[one.given]:.0f} s left on {one.gpus} GPUs"
+    return f"about {lasting(one.seconds[one.given])} left on {in_gpus(one.gpus)}"

@@ -23,7 +23,7 @@ from ones.policies.model import (
     Segment,
 )
 from ones.policies.placement import Room
-from ones.policies.shapes import shapes_by_size
+from ones.policies.shapes import nearest, shapes_by_size
 
 
 @dataclass(slots=True)
@@ -79,9 +79,7 @@ def accepted_sizes(job: Job) -> list[int]:
 
 def size_asked_for(job: Job) -> int | None:
     """The size nearest to the job's own request, the smaller one first; None: it has none."""
-    sizes = accepted_sizes(job)
-    below = [size for size in sizes if size <= job.requested]
-    return below[-1] if below else next(iter(sizes), None)
+    return nearest(accepted_sizes(job), job.requested)
 
 
 def find_nodes(room: Room, job: Job, gpus: int) -> Placement | None:
@@ -129,6 +127,11 @@ def rate(
     with np.errstate(divide="ignore"):
         goodput = 1.0 / best.seconds
     return np.where(np.isfinite(goodput), goodput, 0.0), best.batch
+
+
+def batch_after_epoch(job: Job, outlook: Outlook, gpu_type: str) -> int | None:
+    """The batch of the largest goodput where the job runs; see TunesBetweenRounds."""
+    return None if job.placement is None else batch_for(job, outlook, gpu_type, job.placement)
 
 
 def batch_for(job: Job, outlook: Outlook, kind: str, placement: Placement) -> int | None:

@@ -26,6 +26,7 @@ from ones.policies.peers import (
     Draft,
     Past,
     accepted_sizes,
+    batch_after_epoch,
     batch_for,
     find_nodes,
     look_back,
@@ -33,6 +34,8 @@ from ones.policies.peers import (
     remember,
 )
 from ones.policies.pollux_search import Question, States, search
+from ones.policies.sizes import in_gpus
+from ones.policies.words import OTHERS_GAIN_MORE
 
 POPULATION = 100
 GENERATIONS = 100
@@ -57,8 +60,7 @@ class Pollux:
     max_wait: Seconds = inf  # as published; a daemon sets its own
     name: str = "pollux"
 
-    def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
-        return None if job.placement is None else batch_for(job, outlook, gpu_type, job.placement)
+    batch_after_epoch = staticmethod(batch_after_epoch)
 
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator
@@ -192,7 +194,7 @@ def _give(
             else None
         )
         if placement is None:
-            draft.idle[job.id] = "the others gain more by its GPUs"
+            draft.idle[job.id] = OTHERS_GAIN_MORE
         elif placement == job.placement or (job.uneven and gpus in job.sizes):
             _settle(problem, draft, job, placement, by_name)
         else:
@@ -212,7 +214,7 @@ def _settle(
 ) -> None:
     kind = nodes[placement.nodes[0]].gpu_type
     batch = batch_for(job, problem.outlooks[job.id], kind, placement)
-    draft.give(job, placement, f"largest goodput with {placement.gpus} GPUs", batch=batch)
+    draft.give(job, placement, f"largest goodput with {in_gpus(placement.gpus)}", batch=batch)
 
 
 def _matrix(jobs: list[Job], nodes: list[Node]) -> States:

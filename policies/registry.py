@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Any
 
+from ones.policies.catalogue import GAVEL as GAVEL_PREFIXES
+from ones.policies.catalogue import OFFERS, Information
 from ones.policies.fifo import Fifo
 from ones.policies.gavel.policies import POLICIES as GAVEL
 from ones.policies.gavel.policies import GavelPolicy
-from ones.policies.gavel.rounds_offer import about, needs, rounds_of
+from ones.policies.gavel.rounds_offer import rounds_of
 from ones.policies.gavel.rounds_settings import RoundSettings, mapping
 from ones.policies.liquid import Liquid
 from ones.policies.model import Policy, Seconds
@@ -19,12 +21,12 @@ from ones.policies.ones_settings import PUBLISHED, Settings
 from ones.policies.optimus import Optimus
 from ones.policies.pollux import Pollux
 from ones.policies.sia import Sia
+from ones.policies.slurm.policy import Slurm
+from ones.policies.slurm.settings import SlurmSettings
 from ones.policies.srtf import Srtf
 from ones.policies.tiresias import Tiresias
 
 SHARE_LOAD = 0.75  # of the GPUs in use, from where Liquid shares them (Liquid §3.2)
-Information = Literal["family", "own", "truth"]
-_PREFIXES: Mapping[str, Information] = {"gavel": "family", "gavel-oracle": "truth"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +36,10 @@ class Site:
     max_wait: Seconds | None = None
     gavel: RoundSettings = field(default_factory=RoundSettings)
     sharing: bool = False  # whether jobs may share GPUs
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)  # of policy `slurm`
 
 
 _Make = Callable[[Site, Mapping[str, str]], Policy]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A policy on offer."""
-
-    make: _Make
-    about: str  # what it optimises
-    information: Information = "family"
-    needs: str = ""  # what has to be set before it can be used
 
 
 def _plain(policy: Any) -> _Make:
@@ -79,6 +72,10 @@ def _ones(name: str, settings: Settings) -> _Make:
     return made
 
 
+def _slurm(site: Site, given: Mapping[str, str]) -> Policy:
+    return Slurm(replace(site.slurm, **_read(site.slurm, given)))
+
+
 def _gavel(name: str, policy: GavelPolicy) -> _Make:
     def made(site: Site, given: Mapping[str, str]) -> Policy:
         wait = {} if site.max_wait is None else {"max_wait": site.max_wait}
@@ -88,49 +85,31 @@ def _gavel(name: str, policy: GavelPolicy) -> _Make:
     return made
 
 
-_POLICIES: dict[str, Entry] = {
-    "fifo": Entry(make=_plain(Fifo()), about="first come, first served, at the requested size"),
-    "liquid": Entry(make=_liquid, about="jobs in order, where the network costs them least"),
-    "ones": Entry(
-        make=_ones("ones", Settings()), about="average completion time; sizes and batches"
-    ),
-    "ones-oracle": Entry(
-        make=_ones("ones-oracle", Settings()),
-        about="the same, knowing what is to come",
-        information="truth",
-    ),
-    "ones-sc21": Entry(make=_ones("ones-sc21", PUBLISHED), about="ONES as published"),
-    "optimus-oracle": Entry(
-        make=_plain(Optimus()), about="time left, one GPU more at a time", information="truth"
-    ),
-    "pollux": Entry(make=_plain(Pollux()), about="fair goodput; sizes, batches", information="own"),
-    "sia": Entry(make=_plain(Sia()), about="fair goodput on mixed GPU types", information="own"),
-    "srtf": Entry(make=_plain(Srtf()), about="the shortest remaining time first"),
-    "srtf-oracle": Entry(
-        make=_plain(Srtf(name="srtf-oracle")),
-        about="the same, knowing what is to come",
-        information="truth",
-    ),
-    "tiresias": Entry(make=_plain(Tiresias()), about="the least service so far first"),
+_POLICIES: dict[str, _Make] = {
+    "fifo": _plain(Fifo()),
+    "liquid": _liquid,
+    "ones": _ones("ones", Settings()),
+    "ones-oracle": _ones("ones-oracle", Settings()),
+    "ones-sc21": _ones("ones-sc21", PUBLISHED),
+    "optimus-oracle": _plain(Optimus()),
+    "pollux": _plain(Pollux()),
+    "sia": _plain(Sia()),
+    "slurm": _slurm,
+    "srtf": _plain(Srtf()),
+    "srtf-oracle": _plain(Srtf(name="srtf-oracle")),
+    "tiresias": _plain(Tiresias()),
     **{
-        name: Entry(
-            make=_gavel(name, policy), about=about(policy), information=known, needs=needs(policy)
-        )
-        for prefix, known in _PREFIXES.items()
+        name: _gavel(name, policy)
+        for prefix in GAVEL_PREFIXES
         for policy in GAVEL.values()
         for name in (f"{prefix}:{policy.name}",)
     },
-}
+}  # what each is for stands in the catalogue
 
 
 def names() -> tuple[str, ...]:
     """The policies that need no settings."""
-    return tuple(sorted(name for name, entry in _POLICIES.items() if not entry.needs))
-
-
-def offered() -> Mapping[str, Entry]:
-    """Every policy, by name."""
-    return dict(sorted(_POLICIES.items()))
+    return tuple(sorted(name for name in _POLICIES if not OFFERS[name].needs))
 
 
 def choices() -> str:
@@ -144,7 +123,17 @@ def information(name: str) -> Information:
 
     Raises ValueError that lists the known policies.
     """
-    return _entry(name)[0].information
+    return OFFERS[_read_name(name)[0]].information
+
+
+def is_peer(name: str) -> bool:
+    """Whether it stands for another scheduler in replays. Raises ValueError as above."""
+    return OFFERS[_read_name(name)[0]].peer
+
+
+def resizes(name: str) -> bool:
+    """Whether the policy gives jobs other sizes than they ask for. Raises ValueError as above."""
+    return OFFERS[_read_name(name)[0]].resizes
 
 
 def make(name: str, *, max_wait: Seconds | None = None, site: Site | None = None) -> Policy:
@@ -154,29 +143,35 @@ def make(name: str, *, max_wait: Seconds | None = None, site: Site | None = None
 
     Raises ValueError that names the fault and what is allowed.
     """
-    entry, given = _entry(name)
+    plain, given = _read_name(name)
     here = site or Site()
     try:
-        return entry.make(here if max_wait is None else replace(here, max_wait=max_wait), given)
+        return _POLICIES[plain](
+            here if max_wait is None else replace(here, max_wait=max_wait), given
+        )
     except ValueError as fault:
         raise ValueError(f"policy '{name}': {fault}") from None
 
 
 def settings_of(policy: Policy) -> Mapping[str, Any]:
-    """A policy's settings as they hold, by name."""
+    """A policy's settings as they hold, by name, but for tables of a site's rules."""
     own = getattr(policy, "settings", policy)
-    if not is_dataclass(own):
-        return {}
-    return {field.name: getattr(own, field.name) for field in fields(own) if field.name != "name"}
+    return _settings(own) if is_dataclass(own) else {}
 
 
-def _entry(name: str) -> tuple[Entry, Mapping[str, str]]:
+def _read_name(name: str) -> tuple[str, Mapping[str, str]]:
+    """The policy's own name, and the settings behind it."""
     parts = name.split(":")
     plain = ":".join(part for part in parts if "=" not in part)
     given = dict(part.split("=", 1) for part in parts if "=" in part)
     if plain not in _POLICIES:
         raise ValueError(f"no policy '{name}'; choose one of: {choices()}")
-    return _POLICIES[plain], given
+    return plain, given
+
+
+def _settings(own: Any) -> dict[str, Any]:
+    found = {field.name: getattr(own, field.name) for field in fields(own) if field.name != "name"}
+    return {name: value for name, value in found.items() if not isinstance(value, tuple)}
 
 
 def _number(text: str) -> float:
@@ -188,11 +183,7 @@ def _number(text: str) -> float:
 
 def _read(defaults: Any, given: Mapping[str, str]) -> dict[str, Any]:
     """Settings as text, read as the type that each one's default has."""
-    known = {
-        field.name: getattr(defaults, field.name)
-        for field in fields(defaults)
-        if field.name != "name"
-    }
+    known = _settings(defaults)
     read: dict[str, Any] = {}
     for key, text in given.items():
         if key not in known:

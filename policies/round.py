@@ -1,15 +1,32 @@
-"""The pure half of a round, shared by daemon and replay: freeze, decide, validate, check."""
+"""The pure half of a round, shared by daemon and replay: freeze, decide, validate, check.
+
+One job may never stop the others. A job over which a plan is refused is left as it is, and it is
+decided again without it; where nobody can be told to be at fault everything stays as it is.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence, Set
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ones.policies.guard import History, Limits, Verdict, check, freeze, reconcile, validate
+from ones.policies.caps import kept_off, narrow, without
+from ones.policies.cutting import held_down, within
+from ones.policies.guard import History, Limits, Verdict, check, freeze, in_turn
+from ones.policies.invariants import PlanError, faults
 from ones.policies.live import settle
-from ones.policies.model import Plan, Policy, Problem, SharesGpus
-from ones.policies.sharing import with_riders, without_riders
+from ones.policies.model import Job, JobId, Plan, Policy, Problem, SharesGpus
+from ones.policies.moves import reconcile
+from ones.policies.ranks import plan_by_rank
+from ones.policies.sharing import occupied, with_riders, without_riders
+
+AGAIN = 5  # times a policy may plan anew for what a limit of the site has left free
+TRIES = 8  # each leaves out all that were at fault in the one before
+LONGEST = 200  # characters of a reason
+FAULTS = (ArithmeticError, LookupError, ValueError)
+"""What a policy raises over numbers that make no sense to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +37,83 @@ class Decided:
     plan: Plan
     verdict: Verdict
     memory: object  # for the policy's next round
+    left_out: Mapping[JobId, str] = field(default_factory=dict)  # stay as they are, and why
+    fault: str = ""  # why everything stays as it is; empty: it was decided
+    capped: Mapping[JobId, str] = field(default_factory=dict)
+    """Jobs that got less than the policy wanted for them, and the site's limit that says so."""
+
+
+class _Refused(Exception):
+    """A plan with its faults."""
+
+    def __init__(self, faults: Sequence[PlanError]) -> None:
+        super().__init__(str(faults[0]))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What stays the same however often it is decided."""
+
+    policy: Policy
+    memory: object
+    history: History
+    limits: Limits
+
+    def decide(self, problem: Problem, rng: np.random.Generator) -> Decided:
+        """One decision. Raises _Refused where the policy breaks a job's or the cluster's terms."""
+        shown, capped = problem, dict[JobId, str]()
+        for _ in range(1 + AGAIN):
+            plan, memory = self._plan(shown, rng)
+            cut = within(shown, plan)
+            plan = cut.plan
+            if not cut.words:
+                break
+            capped |= cut.words
+            # What it can't give those is there for others: planned anew, it is not left idle.
+            shown = held_down(shown, cut)
+        capped = kept_off(problem, plan) | capped
+        told = {id_: capped[id_] for id_ in plan.idle if id_ in capped}
+        plan = replace(plan, idle={**plan.idle, **told}) if told else plan
+        if found := tuple(faults(problem, plan)):
+            raise _Refused(found)
+        verdict = check(reconcile(problem, plan), problem, self.history, self.limits)
+        return Decided(problem, plan, in_turn(verdict, problem), memory, capped=capped)
+
+    def _plan(self, problem: Problem, rng: np.random.Generator) -> tuple[Plan, object]:
+        """The policy's own plan, with pairs and live jobs where they are."""
+        policy = self.policy
+        if isinstance(policy, SharesGpus) and policy.plans_pairs:
+            plan, memory = plan_by_rank(policy, problem, self.memory, rng)
+        else:
+            plan, memory = plan_by_rank(policy, without_riders(problem), self.memory, rng)
+            plan = with_riders(problem, plan)
+        return settle(problem, plan), memory
+
+    def culprits(
+        self, problem: Problem, rng: np.random.Generator, among: Sequence[JobId]
+    ) -> list[JobId]:
+        """The jobs over which the policy fails although all but a few are away, by halves."""
+        if not self.fails(problem, rng, among):
+            return []
+        if len(among) <= 1:
+            return list(among)
+        half = len(among) // 2
+        return [
+            *self.culprits(problem, rng, among[:half]),
+            *self.culprits(problem, rng, among[half:]),
+        ]
+
+    def fails(self, problem: Problem, rng: np.random.Generator, only: Collection[JobId]) -> bool:
+        """Whether it does so with these jobs alone."""
+        away = {job.id for job in problem.jobs}.difference(only)
+        try:
+            self.decide(_seen(problem, {}, away), deepcopy(rng))
+        except FAULTS:
+            return True
+        except _Refused:
+            return False  # another fault, which has its own turn
+        return False
 
 
 def decide(
@@ -31,14 +125,93 @@ def decide(
     history: History,
     limits: Limits,
 ) -> Decided:
-    """One decision. Raises PlanError where the policy breaks a job's or the cluster's terms."""
-    problem = freeze(problem, history, limits)
-    if isinstance(policy, SharesGpus) and policy.plans_pairs:
-        plan, memory = policy.plan(problem, memory, rng)
-    else:
-        plan, memory = policy.plan(without_riders(problem), memory, rng)
-        plan = with_riders(problem, plan)
-    plan = settle(problem, plan)
-    validate(problem, plan)
-    verdict = check(reconcile(problem, plan), problem, history, limits)
-    return Decided(problem, plan, verdict, memory)
+    """One decision, without the jobs over which none can be made.
+
+    Such a job is fixed at first. Where it is at fault again, or the policy fails over it, it is
+    kept from the policy's sight for this round, what it holds counted as taken.
+    """
+    problem = narrow(freeze(problem, history, limits))
+    round_ = _Round(policy, memory, history, limits)
+    left_out: dict[JobId, str] = {}
+    away: set[JobId] = set()
+    words = ""
+    for _ in range(TRIES):
+        before = deepcopy(rng)
+        shown = _seen(problem, left_out, away)
+        there = {job.id for job in shown.jobs}
+        found: dict[JobId, str] = {}
+        try:
+            decided = round_.decide(shown, rng)
+        except _Refused as refused:
+            words = _words(refused.faults[0])
+            found = {one.job: _words(one) for one in refused.faults if one.job in there}
+            away.update(id_ for id_ in found if id_ in left_out)
+        except FAULTS as fault:
+            words = f"the policy {policy.name} fails: {_words(fault)}"
+            if there and not round_.fails(shown, before, ()):
+                culprits = round_.culprits(shown, before, sorted(there))
+                found = dict.fromkeys(culprits, words)
+                away.update(found)
+        else:
+            return replace(
+                decided, problem=_seen(problem, left_out, frozenset()), left_out=dict(left_out)
+            )
+        if not found:
+            break
+        left_out = {**found, **left_out}
+    return _unchanged(_seen(problem, left_out, frozenset()), memory, left_out, words)
+
+
+def _unchanged(
+    problem: Problem, memory: object, left_out: Mapping[JobId, str], fault: str
+) -> Decided:
+    """Everything stays as it is."""
+    idle = {job.id: f"no plan: {fault}" for job in problem.jobs if job.placement is None}
+    return Decided(problem, Plan({}, idle), Verdict((), ()), memory, left_out, fault)
+
+
+def _seen(problem: Problem, fixed: Mapping[JobId, str], away: Set[JobId]) -> Problem:
+    """The problem with some jobs fixed, and without others, whose GPUs are taken."""
+    if not fixed and not away:
+        return problem
+    jobs = tuple(
+        replace(job, fixed=job.fixed or f"left out of the plan: {fixed[job.id]}")
+        if job.id in fixed
+        else job
+        for job in problem.jobs
+        if job.id not in away
+    )
+    if not away:
+        return replace(problem, jobs=jobs)
+    gone = [job for job in problem.jobs if job.id in away]
+    taken = _held_by(gone, jobs)
+    return replace(
+        problem,
+        jobs=jobs,
+        nodes=tuple(
+            replace(node, taken=min(node.gpus, node.taken + taken[node.name]))
+            if taken.get(node.name)
+            else node
+            for node in problem.nodes
+        ),
+        outlooks={id_: one for id_, one in problem.outlooks.items() if id_ not in away},
+        pairs={pair: one for pair, one in problem.pairs.items() if away.isdisjoint(pair)},
+        caps=without(problem, gone),
+    )
+
+
+def _held_by(away: Sequence[Job], others: Sequence[Job]) -> Mapping[str, int]:
+    """GPUs by node that they hold; one that another job shares is that one's."""
+    there = {job.id: job.placement for job in others}
+    alone = {
+        job.id: job for job in away if job.beside not in there or there[job.beside] != job.placement
+    }
+    return occupied(
+        {id_: job.placement for id_, job in alone.items() if job.placement is not None},
+        {id_: job.beside for id_, job in alone.items()},
+    )
+
+
+def _words(fault: Exception) -> str:
+    said = str(fault) if isinstance(fault, PlanError) else f"{type(fault).__name__}: {fault}"
+    return " ".join(said.split())[:LONGEST]

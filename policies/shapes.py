@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from ones.policies.model import Shape
 from ones.policies.sizes import Sizes
@@ -25,18 +26,33 @@ def realisable(
     spreads, such as 5 x 1 on nodes of 4 GPUs, are left out unless the job has no other shape.
     """
     fewest, most = node_limits or (1, len(gpus_per_node))
+    return _realisable(sizes, tuple(sorted(gpus_per_node)), per_node_fixed, fewest, most)
+
+
+@lru_cache(maxsize=4096)
+def _realisable(
+    sizes: Sizes,
+    gpus_per_node: tuple[int, ...],
+    per_node_fixed: int | None,
+    fewest: int,
+    most: int,
+) -> tuple[Shape, ...]:
+    """Most jobs of a cluster ask the same, in every round."""
     shapes: list[Shape] = []
     thin: list[Shape] = []
-    largest = max(gpus_per_node, default=0)
+    largest, total = max(gpus_per_node, default=0), sum(gpus_per_node)
+    holding = {
+        per_node: sum(1 for have in gpus_per_node if have >= per_node)
+        for per_node in range(1, largest + 1)
+    }
     for gpus in sizes:
-        if gpus > sum(gpus_per_node):
+        if gpus > total:
             break
         for per_node in range(min(gpus, largest), 0, -1):
             if gpus % per_node or per_node_fixed not in (None, per_node):
                 continue
             count = gpus // per_node
-            holding = sum(1 for have in gpus_per_node if have >= per_node)
-            if not fewest <= count <= min(most, holding):
+            if not fewest <= count <= min(most, holding[per_node]):
                 continue
             tight = count <= SPREAD * -(-gpus // largest) or per_node == per_node_fixed
             (shapes if tight or fewest > 1 else thin).append(Shape(count, per_node))
@@ -53,6 +69,10 @@ def shapes_by_size(shapes: Sequence[Shape]) -> dict[int, list[Shape]]:
 
 def size_as_requested(shapes: Sequence[Shape], requested: int) -> int | None:
     """The realisable size nearest to the job's own request, the smaller one first."""
-    sizes = sorted({shape.gpus for shape in shapes})
-    below = [size for size in sizes if size <= requested]
-    return below[-1] if below else next(iter(sizes), None)
+    return nearest({shape.gpus for shape in shapes}, requested)
+
+
+def nearest(sizes: Iterable[int], requested: int) -> int | None:
+    """The largest size within the request, or else the smallest; None: there is none."""
+    there = sorted(sizes)
+    return max((size for size in there if size <= requested), default=next(iter(there), None))

@@ -24,6 +24,7 @@ from ones.policies.peers import (
     Draft,
     Past,
     accepted_sizes,
+    batch_after_epoch,
     batch_for,
     look_back,
     rate,
@@ -31,6 +32,7 @@ from ones.policies.peers import (
 )
 from ones.policies.placement import Room
 from ones.policies.sia_choice import Menu, solve, takes
+from ones.policies.words import OTHERS_GAIN_MORE
 
 LEFT_OUT = 1.1  # lambda_n: what a job without GPUs costs; one on its least configuration costs 1
 POWER = -0.5
@@ -50,8 +52,7 @@ class Sia:
     max_wait: Seconds = inf  # as published; a daemon sets its own
     name: str = "sia"
 
-    def batch_after_epoch(self, job: Job, outlook: Outlook, gpu_type: str) -> int | None:
-        return None if job.placement is None else batch_for(job, outlook, gpu_type, job.placement)
+    batch_after_epoch = staticmethod(batch_after_epoch)
 
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator
@@ -165,7 +166,7 @@ def _place(
     for place, one in enumerate(jobs.values()):
         job, choice = one.job, one.choice
         if choice < 0:
-            draft.idle[job.id] = "the others gain more by the GPUs"
+            draft.idle[job.id] = OTHERS_GAIN_MORE
         elif job.placement is not None and menu.has(job)[choice]:
             kept[job.id] = job.placement
             draft.room.take(job.placement)

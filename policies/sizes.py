@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
+from ones.policies.words import counted
+
 MOST_GPUS = 65536  # more is a typing error, and bounds what a hostile string can make us build
+LONGEST_TEXT = 256  # characters of sizes; as in job_submit.lua and the SPANK plugin
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+
+
+def in_gpus(count: int) -> str:
+    """So many GPUs, in words."""
+    return counted(count, "GPU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +37,10 @@ class Sizes:
 
         Raises ValueError with one line that names the part at fault.
         """
-        if len(text) > 256:
-            raise ValueError("sizes are longer than 256 characters; use a range such as 2-16")
+        if len(text) > LONGEST_TEXT:
+            raise ValueError(
+                f"sizes are longer than {LONGEST_TEXT} characters; use a range such as 2-16"
+            )
         counts: set[int] = set()
         named = 0
         for part in text.split(","):
@@ -67,11 +78,15 @@ class Sizes:
 
     def __str__(self) -> str:
         """The shortest of the forms that `parse` reads back to the same sizes."""
-        counts = self.counts
-        if len(counts) == 1:
-            return str(counts[0])
-        steps = {after - before for before, after in pairwise(counts)}
-        if len(steps) == 1 and (len(counts) > 2 or 1 in steps):
-            step = steps.pop()
-            return f"{counts[0]}-{counts[-1]}" + (f":{step}" if step > 1 else "")
-        return ",".join(map(str, counts))
+        return _written(self.counts)
+
+
+@lru_cache(maxsize=4096)
+def _written(counts: tuple[int, ...]) -> str:
+    if len(counts) == 1:
+        return str(counts[0])
+    steps = {after - before for before, after in pairwise(counts)}
+    if len(steps) == 1 and (len(counts) > 2 or 1 in steps):
+        step = steps.pop()
+        return f"{counts[0]}-{counts[-1]}" + (f":{step}" if step > 1 else "")
+    return ",".join(map(str, counts))

@@ -10,6 +10,7 @@ from ones.policies.forecast import own_batch, seconds_left
 from ones.policies.model import MAX_WAIT, Assignment, Job, JobId, Plan, Problem, Seconds, Shape
 from ones.policies.placement import Room
 from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.words import lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Srtf:
             running.discard(job)
             if job.placement is not None and room.fits(job.placement):
                 assignments[job.id] = Assignment(
-                    job.placement, job.batch, f"about {left[job]:.0f} s left"
+                    job.placement, job.batch, f"about {lasting(left[job])} left"
                 )
                 room.take(job.placement)
                 continue
@@ -53,11 +54,11 @@ class Srtf:
                     spare.take(other.placement)
             placement = spare.place_job(job, shapes) or room.place_job(job, shapes)
             if placement is None:
-                idle[job.id] = f"shorter jobs have the GPUs; about {left[job]:.0f} s left"
+                idle[job.id] = f"shorter jobs have the GPUs; about {lasting(left[job])} left"
             else:
                 room.take(placement)
                 assignments[job.id] = Assignment(
-                    placement, None, f"shortest: about {left[job]:.0f} s left"
+                    placement, None, f"shortest: about {lasting(left[job])} left"
                 )
         return Plan(assignments, idle), None
 

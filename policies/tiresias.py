@@ -9,6 +9,8 @@ import numpy as np
 
 from ones.policies.model import Job, JobId, Placement, Plan, Problem, Seconds
 from ones.policies.peers import Draft, find_nodes, size_asked_for
+from ones.policies.sizes import in_gpus
+from ones.policies.words import lasting
 
 THRESHOLD = 16 * 3600.0  # GPU-seconds of service after which a job goes to the second queue
 
@@ -58,9 +60,9 @@ class Tiresias:
             else:
                 placement = _make_room(draft, job, sizes[job.id], kept, served[place + 1 :])
             if placement is None:
-                draft.idle[job.id] = f"no nodes are free for its {sizes[job.id]} GPUs"
+                draft.idle[job.id] = f"no nodes are free for its {in_gpus(sizes[job.id])}"
             else:
-                draft.give(job, placement, f"{queue}, {job.executed:.0f} s of service")
+                draft.give(job, placement, f"{queue}, {lasting(job.executed)} of service")
         return draft.plan(), {"demoted": demoted}
 
     def _demoted(self, problem: Problem, memory: object) -> list[JobId]:

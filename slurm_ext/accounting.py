@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.counts import count_in
 from ones.slurm_ext.sacct import sacct_rows
 from ones.slurm_ext.tres import gpus_by_type, shards_in
 
@@ -39,8 +40,9 @@ class Run:
 
 def runs_of(commands: Commands, jobs: Iterable[int]) -> list[Run]:
     """All runs of these jobs, by job and time. Raises SlurmError."""
-    rows = sacct_rows(commands, jobs, _COLUMNS, "--allocations")
-    runs = [run for row in rows if (run := _run(row)) is not None]
+    wanted = set(jobs)  # for the number of one task of an array, sacct tells of them all
+    rows = sacct_rows(commands, wanted, _COLUMNS, "--allocations")
+    runs = [run for row in rows if (run := _run(row)) is not None and run.job in wanted]
     runs.sort(key=lambda run: (run.job, run.ordinal, run.ended is None, run.ended))
     return [_whole(list(parts)) for _, parts in groupby(runs, lambda run: (run.job, run.ordinal))]
 
@@ -58,14 +60,15 @@ def _whole(parts: list[Run]) -> Run:
 def _run(row: Mapping[str, str]) -> Run | None:
     """None for a record that never ran: pending, or cancelled while it was."""
     job, restarts, start, end, state, tres, nodes = (row[name] for name in _COLUMNS)
-    if not (job.isdecimal() and start.isdecimal()):
+    number, started, ended = count_in(job), count_in(start), count_in(end)
+    if number is None or started is None:
         return None
     totals = gpus_by_type(tres)
     return Run(
-        job=int(job),
-        ordinal=int(restarts) if restarts.isdecimal() else 0,
-        started=float(start),
-        ended=float(end) if end.isdecimal() else None,
+        job=number,
+        ordinal=count_in(restarts) or 0,
+        started=float(started),
+        ended=None if ended is None else float(ended),
         state=state.split(" ", 1)[0],  # CANCELLED by UID
         nodes=nodes,
         # Slurm writes the total beside each type's part, where it accounts for types.

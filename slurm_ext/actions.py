@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from ones.policies.model import Placement
 
+FIRST = 4294000000  # a priority above all that Slurm reckons, and below its words for none
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -60,6 +62,18 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class GoFirst:
+    """Put the pending job, which nobody holds any more, before all others that wait.
+
+    It has its nodes, and whoever has a right to them has got it in the plan. Slurm would let it
+    wait behind any job that is wider, longer or older, although that can't start there yet.
+    """
+
+    job: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Hold the pending job as an administrator does, and take its pinned nodes away."""
 
@@ -76,4 +90,13 @@ class GiveBack:
     nodes: tuple[str, ...]
 
 
-Action = Signal | RequeueHold | Reshape | Release | Hold | GiveBack
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """Tell in the job's comment how it goes; never over what somebody else has written there."""
+
+    job: int
+    restarts: int
+    text: str
+
+
+Action = Signal | RequeueHold | Reshape | Release | GoFirst | Hold | GiveBack | Comment

@@ -1,4 +1,4 @@
-"""Carries actions out through scontrol and scancel, and believes only what it reads afterwards.
+"""Carries actions out on the cluster, and believes only what it reads afterwards.
 
 Before each action the one job is read again: it must be marked, at the expected restart count and
 in the state that the action is for, else nothing is done (JobChanged). After it, it is read once
@@ -7,32 +7,28 @@ more, because an exit status of 0 does not mean that Slurm did what it was told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
-from typing import Any
 
 from ones.policies.model import Shape
 from ones.slurm_ext.actions import (
+    FIRST,
     Action,
+    Comment,
     GiveBack,
+    GoFirst,
     Hold,
     Release,
     RequeueHold,
     Reshape,
     Signal,
 )
-from ones.slurm_ext.command_reader import read_jobs
-from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.cluster import Cluster, JobDetails
 from ones.slurm_ext.errors import OnesError, SlurmError
 from ones.slurm_ext.hostlists import expand, fold
-from ones.slurm_ext.job_json import ENDED, job_record
 from ones.slurm_ext.layout import Layout, cannot_share, layout_of
 from ones.slurm_ext.mark import Mark
-from ones.slurm_ext.snapshot import JobRecord
+from ones.slurm_ext.snapshot import ENDED, OUR_COMMENT, JobRecord
 from ones.slurm_ext.tres import gpus_in, replace_gpus, shards_in
-
-SIGNAL_TIMEOUT = 10.0  # scancel has been seen to wait for minutes on a job that was just requeued
-_NOT_OURS = frozenset({"batch", "extern", "interactive"})
 
 
 class JobChanged(OnesError):
@@ -44,23 +40,29 @@ class JobChanged(OnesError):
         self.what = what
 
 
+class OthersComment(JobChanged):
+    """Somebody else has written the job's comment."""
+
+
 class Actuator:
     """Writes to Slurm: one job at a time, only jobs that opted in."""
 
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     def perform(self, action: Action) -> JobRecord | None:
         """Carry the action out; the job as it is afterwards, None where Slurm forgot it meanwhile.
 
         Raises JobChanged where the job is not as expected, SlurmError where Slurm did not do it.
         """
-        raw = self._read(action.job)
-        job = None if raw is None else job_record(raw)
-        if raw is None or job is None:
+        details = self._cluster.job(action.job)
+        if details is None:
             raise JobChanged(action.job, "is not known to Slurm any more")
+        job = details.record
         if not job.marked:
             raise JobChanged(action.job, "is not marked as elastic")
+        if job.several:
+            raise JobChanged(action.job, f"stands for the tasks {job.array_task[:40]} of an array")
         if job.restarts != action.restarts:
             raise JobChanged(
                 action.job, f"was restarted {job.restarts} times, not {action.restarts}"
@@ -71,47 +73,39 @@ class Actuator:
             case RequeueHold():
                 return self._requeue_hold(job)
             case Reshape():
-                return self._reshape(job, raw, action)
+                return self._reshape(details, action)
             case Release():
                 return self._release(job)
+            case GoFirst():
+                return self._go_first(job)
             case Hold():
                 return self._hold(job)
             case GiveBack():
                 return self._give_back(job, action)
+            case Comment():
+                return self._comment(details, action)
 
     def end_satellite(self, number: int) -> None:
         """Cancel a job that holds GPUs for another one, and no job that doesn't.
 
         Raises JobChanged where it is none, SlurmError where Slurm did not do it.
         """
-        raw = self._read(number)
-        job = None if raw is None else job_record(raw)
+        job = self._reread(number)
         if job is None or not job.is_satellite:
             raise JobChanged(number, "is no satellite")
         if job.state not in ENDED:
-            self._write("scancel", str(number))
+            self._cluster.cancel(number)
 
     def _signal(self, job: JobRecord, action: Signal) -> JobRecord | None:
         """To the job's steps if it has any, else to its batch script: never to both."""
         _expect_running(job)
-        text = self._commands.run(
-            "squeue", "--noheader", "--steps", f"--jobs={job.id}", "--Format=StepID:200"
-        )
-        steps = {line.strip().rpartition(".")[2] for line in text.splitlines()} - {""}
-        to_script = [] if steps - _NOT_OURS else ["--batch"]
-        self._write(
-            "scancel",
-            f"--signal={action.signal}",
-            *to_script,
-            str(job.id),
-            timeout=min(SIGNAL_TIMEOUT, self._commands.timeout),
-        )
+        script = not self._cluster.has_steps(job.id)
+        self._cluster.signal(job.id, action.signal, script=script)
         return job
 
     def _requeue_hold(self, job: JobRecord) -> JobRecord | None:
         _expect_running(job)
-        # `incomplete`: without it a job that has ended meanwhile would be run again.
-        self._write("scontrol", "requeuehold", "incomplete", str(job.id))
+        self._cluster.requeue_hold(job.id)
         return self._reread(job.id)
 
     def _give_back(self, job: JobRecord, action: GiveBack) -> JobRecord | None:
@@ -123,7 +117,7 @@ class Actuator:
             return job
         if job.batch_host not in left:
             raise JobChanged(job.id, f"can't give back its first node {job.batch_host}")
-        self._write("scontrol", "update", f"JobId={job.id}", f"NodeList={fold(left)}")
+        self._cluster.update(job.id, {"NodeList": fold(left)})
         after = self._reread(job.id)
         same = after is not None and after.restarts == job.restarts and after.state == "RUNNING"
         if after is not None and same and set(expand(after.nodes)) != set(left):
@@ -133,7 +127,8 @@ class Actuator:
             )
         return after
 
-    def _reshape(self, job: JobRecord, raw: Mapping[str, Any], action: Reshape) -> JobRecord | None:
+    def _reshape(self, details: JobDetails, action: Reshape) -> JobRecord | None:
+        job = details.record
         _expect_held(job)
         shape = action.target.shape
         if shape is None:
@@ -158,37 +153,40 @@ class Actuator:
             job,
             layout,
             shape,
-            cpus_per_gpu=gpus_in(raw["cpus_per_tres"]),
+            cpus_per_gpu=details.cpus_per_gpu,
             least_cpus=action.request.cpus or 0,
             shards=action.shards,
         )
         if action.request.memory is not None:
             wanted["MinMemoryNode"] = str(action.request.memory)
-        self._write(
-            "scontrol",
-            "update",
-            f"JobId={job.id}",
-            *(f"{name}={value}" for name, value in wanted.items()),
-            f"ReqNodeList={fold(action.target.nodes)}",
-            "StartTime=now",  # a requeued job would begin two minutes late
-        )
-        found = self._read(job.id)
-        after = None if found is None else job_record(found)
-        if found is not None and after is not None and after.state == "PENDING":
-            _verify(after, layout, shape, action.target.nodes, shards=action.shards)
-            _verify_memory(after, found, action.request.memory)
-        return after
+        wanted["ReqNodeList"] = fold(action.target.nodes)
+        wanted["StartTime"] = "now"  # a requeued job would begin two minutes late
+        self._cluster.update(job.id, wanted)
+        found = self._cluster.job(job.id)
+        if found is None:
+            return None
+        if found.record.state == "PENDING":
+            _verify(found.record, layout, shape, action.target.nodes, shards=action.shards)
+            _verify_memory(found, action.request.memory)
+        return found.record
 
     def _release(self, job: JobRecord) -> JobRecord | None:
         if job.state in ENDED:
             raise JobChanged(job.id, f"is {job.state.lower()}")
         if not job.held:
             return job
-        self._write("scontrol", "release", str(job.id))
+        self._cluster.release(job.id)
         after = self._reread(job.id)
         if after is not None and after.held and after.state not in ENDED:
             raise SlurmError(f"scontrol release {job.id}", "Slurm agreed, but the job stays held")
         return after
+
+    def _go_first(self, job: JobRecord) -> JobRecord | None:
+        """Until it is held again: Slurm reckons its priority anew at the next release."""
+        if job.state != "PENDING" or job.held or not job.required_nodes:
+            return job
+        self._cluster.update(job.id, {"Priority": str(FIRST)})
+        return self._reread(job.id)
 
     def _hold(self, job: JobRecord) -> JobRecord | None:
         if job.state != "PENDING":
@@ -196,12 +194,23 @@ class Actuator:
         held = self._lock(job)
         if held is None or held.state != "PENDING" or not held.required_nodes:
             return held
-        self._write("scontrol", "update", f"JobId={job.id}", "ReqNodeList=")
+        self._cluster.update(job.id, {"ReqNodeList": ""})
         return self._reread(job.id)
+
+    def _comment(self, details: JobDetails, action: Comment) -> JobRecord | None:
+        job = details.record
+        if job.state in ENDED:
+            raise JobChanged(job.id, f"is {job.state.lower()}")
+        if details.comment and not details.comment.startswith(OUR_COMMENT):
+            raise OthersComment(job.id, "has a comment of somebody else's")
+        if details.comment == action.text:
+            return job
+        self._cluster.update(job.id, {"Comment": action.text})
+        return job
 
     def _lock(self, job: JobRecord) -> JobRecord | None:
         """Hold a job as an administrator: its owner may release what submission or requeue hold."""
-        self._write("scontrol", "hold", str(job.id))
+        self._cluster.hold(job.id)
         held = self._reread(job.id)
         if held is not None and held.state == "RUNNING" and held.held:
             # It started an instant before; the hold would only strike at its next requeue.
@@ -210,16 +219,9 @@ class Actuator:
             raise SlurmError(f"scontrol hold {job.id}", "Slurm agreed, but the job is not held")
         return held
 
-    def _write(self, *command: str, timeout: float | None = None) -> None:
-        self._commands.write(*command, timeout=timeout)
-
     def _reread(self, job: int) -> JobRecord | None:
-        raw = self._read(job)
-        return None if raw is None else job_record(raw)
-
-    def _read(self, job: int) -> Mapping[str, Any] | None:
-        found = read_jobs(self._commands, [job])
-        return next((raw for raw in found if raw["job_id"] == job), None)
+        found = self._cluster.job(job)
+        return None if found is None else found.record
 
 
 def reshape_fields(
@@ -297,14 +299,12 @@ def _verify(
         )
 
 
-def _verify_memory(job: JobRecord, raw: Mapping[str, Any], wanted: int | None) -> None:
-    if wanted is None:
-        return
-    has = raw["memory_per_node"]
-    if not (has["set"] and has["number"] == wanted):
+def _verify_memory(found: JobDetails, wanted: int | None) -> None:
+    has = found.memory_per_node or 0
+    if wanted is not None and has != wanted:
         raise SlurmError(
-            f"scontrol update JobId={job.id}",
-            f"Slurm agreed, but it asks for {has['number']} MiB of each node, not {wanted}",
+            f"scontrol update JobId={found.record.id}",
+            f"Slurm agreed, but it asks for {has} MiB of each node, not {wanted}",
         )
 
 

@@ -6,7 +6,8 @@ running jobs a whole snapshot takes 55 ms (two cores, Slurm 24.11), where all of
 take 730 ms and 4 MB. slurmctld is asked for its jobs twice and for its nodes once; its topology is
 read again every ten minutes, or when other nodes appear than it was read for.
 
-squeue shows the waiting tasks of one array as one job, which is enough: arrays are never elastic.
+squeue shows the waiting tasks of one array as one job, also those that have become jobs of their
+own. That is enough of plain ones; the tasks of elastic arrays are read as JSON, too.
 
 A job's name may hold anything, line ends and forged columns included. So the columns are set
 apart by a token drawn anew for each call, which nobody can have put into a name.
@@ -15,18 +16,30 @@ apart by a token drawn anew for each call, which nobody can have put into a name
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.counts import count_in
+from ones.slurm_ext.errors import RecordFault, SlurmError, SlurmUnreachable
 from ones.slurm_ext.hostlists import expand
-from ones.slurm_ext.job_json import ENDED, HOLDING, job_record, node_record
-from ones.slurm_ext.snapshot import MARK, JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.job_json import job_record, node_record, reservation_record
+from ones.slurm_ext.snapshot import (
+    ENDED,
+    HOLDING,
+    MARK,
+    JobRecord,
+    NodeRecord,
+    Reservation,
+    Snapshot,
+)
 
+log = logging.getLogger(__name__)
+_Record = TypeVar("_Record")
 TOPOLOGY_LIFETIME = 600.0  # seconds
 _COLUMNS = (
     "JobID",
@@ -38,6 +51,7 @@ _COLUMNS = (
     "State",
     "Reason",
     "PriorityLong",
+    "Nice",
     "RestartCnt",
     "SubmitTime",
     "EligibleTime",
@@ -66,10 +80,11 @@ _COLUMNS = (
     "Requeue",
     "JobArrayID",
     "ArrayJobID",
+    "Reservation",
 )
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None assigned"})
 _UNSET = 0xFFFFFFF0  # Slurm prints its NO_VAL and INFINITE as numbers from here on
-_SWITCH = re.compile(r"SwitchName=(\S+) Level=(\d+) .*?Nodes=(\S*)")
+_SWITCH = re.compile(r"SwitchName=(\S+) Level=([0-9]{1,9}) .*?Nodes=(\S*)")
 
 
 class CommandReader:
@@ -86,26 +101,51 @@ class CommandReader:
 
     def snapshot(self) -> Snapshot:
         taken = self._clock()
-        jobs = self._jobs()
-        nodes = self._nodes()
-        return Snapshot(taken=taken, jobs=jobs, nodes=nodes, switches=self._topology(nodes, taken))
+        unread: dict[str, str] = {}
+        jobs = self._jobs(unread)
+        nodes = self._nodes(unread)
+        return Snapshot(
+            taken=taken,
+            jobs=jobs,
+            nodes=nodes,
+            switches=self._topology(nodes, taken),
+            unread=unread,
+        )
 
-    def _jobs(self) -> dict[int, JobRecord]:
+    def _jobs(self, unread: dict[str, str]) -> dict[int, JobRecord]:
         token = f"~{secrets.token_hex(8)}~"
         layout = ",".join(f"{column}:{token}" for column in _COLUMNS)
         text = self._commands.run(
             "squeue", "--all", "--local", "--noheader", "--states=all", f"--Format={layout}"
         )
-        rows = rows_of(text, token)
-        jobs = {record.id: record for record in map(record_of, rows)}
-        wanted = [int(row["JobID"]) for row in rows if needs_detail(row)]
-        detailed = map(job_record, read_jobs(self._commands, wanted))
-        return jobs | {record.id: record for record in detailed}
+        jobs: dict[int, JobRecord] = {}
+        wanted = []
+        for row in rows_of(text, token):
+            try:
+                record = record_of(row)
+            except RecordFault as fault:
+                unread[fault.record] = fault.reason
+                continue
+            jobs[record.id] = record
+            if record.array_job and record.marked:
+                wanted.append(record.array_job)
+            elif needs_detail(row):
+                wanted.append(record.id)
+        for found in read_jobs(self._commands, dict.fromkeys(wanted)):
+            try:
+                record = job_record(found)
+            except RecordFault as fault:
+                unread[fault.record] = fault.reason
+                # Its columns alone would say that it holds no GPUs.
+                jobs.pop(found["job_id"], None)
+                continue
+            jobs[record.id] = record
+        return jobs
 
-    def _nodes(self) -> dict[str, NodeRecord]:
+    def _nodes(self, unread: dict[str, str]) -> dict[str, NodeRecord]:
         text = self._commands.run("scontrol", "show", "node", "--json")
-        nodes = parse_json(text, "scontrol show node")["nodes"]
-        return {node["name"]: node_record(node) for node in nodes}
+        found = entries(text, "nodes", "scontrol show node")
+        return {record.name: record for record in _sound(found, node_record, unread)}
 
     def _topology(
         self, nodes: Mapping[str, NodeRecord], now: float
@@ -140,15 +180,53 @@ def read_jobs(commands: Commands, wanted: Iterable[int]) -> list[Mapping[str, An
         if "Invalid job id" in fault.reason:
             return []
         raise
-    found: list[Mapping[str, Any]] = parse_json(text, "squeue --json")["jobs"]
+    found = entries(text, "jobs", "squeue --json")
+    return [job for job in found if isinstance(job, Mapping) and isinstance(job.get("job_id"), int)]
+
+
+def entries(text: str, what: str, command: str) -> list[Any]:
+    """The jobs or nodes in a program's answer. Raises SlurmError where it is no list of them."""
+    answer = parse_json(text, command)
+    found = answer.get(what) if isinstance(answer, Mapping) else None
+    if not isinstance(found, list):
+        raise SlurmError(command, f"its answer is no list of {what}")
     return found
+
+
+def read_reservations(commands: Commands, unread: dict[str, str]) -> dict[str, Reservation]:
+    """All reservations; `unread` gets those that make no sense, and why. Raises SlurmUnreachable.
+
+    Where Slurm answers in words that can't be read, reserved nodes are left alone.
+    """
+    command = ("scontrol", "--all", "show", "reservation", "--json")
+    try:
+        found = entries(commands.run(*command), "reservations", "scontrol show reservation")
+    except SlurmUnreachable:
+        raise
+    except SlurmError as fault:
+        unread["reservations"] = str(fault)
+        return {}
+    return {record.name: record for record in _sound(found, reservation_record, unread)}
+
+
+def _sound(
+    found: Iterable[Any], record_of: Callable[[Any], _Record], unread: dict[str, str]
+) -> Iterator[_Record]:
+    """The records of those that make sense; `unread` gets the others, and why."""
+    for each in found:
+        try:
+            record = record_of(each)
+        except RecordFault as fault:
+            unread[fault.record] = fault.reason
+        else:
+            yield record
 
 
 def parse_json(text: str, command: str) -> Any:
     """Raises SlurmError where a program's answer is not JSON, as after a broken upgrade."""
     try:
         return json.loads(text)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise SlurmError(command, f"its answer is not JSON: {fault}") from None
 
 
@@ -182,14 +260,17 @@ def needs_detail(row: Mapping[str, str]) -> bool:
 
 
 def record_of(row: Mapping[str, str]) -> JobRecord:
-    """What the columns say of a job."""
+    """What the columns say of a job. Raises RecordFault."""
+    number = count_in(row["JobID"])
+    if number is None:
+        raise RecordFault(f"job {row['JobID'][:20]}", ValueError("that is no job's number"))
     clean = {name: "" if value in _NOTHING else value for name, value in row.items()}
     state, nodes = row["State"], clean["NodeList"]
     count, most = _number(row["NumNodes"]), _number(row["MaxNodes"])
     priority = _number(row["PriorityLong"])
     ran = state != "PENDING" and bool(nodes)
     return JobRecord(
-        id=int(row["JobID"]),
+        id=number,
         name=row["Name"],
         user=row["UserName"],
         account=clean["Account"],
@@ -198,10 +279,12 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
         state=state,
         reason=row["Reason"],
         priority=priority,
+        nice=nice_in(row["Nice"]),
         held=priority == 0,
         restarts=_number(row["RestartCnt"]),
         submitted=_number(row["SubmitTime"]),
         eligible=_number(row["EligibleTime"]),
+        expected=_number(row["StartTime"]) if state == "PENDING" else 0.0,
         started=_number(row["StartTime"]) if ran else 0.0,
         ended=_number(row["EndTime"]) if state in ENDED else 0.0,
         time_limit=seconds_of(row["TimeLimit"]),
@@ -213,6 +296,7 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
         tres_per_job=clean["tres-per-job"],
         tres_per_node=clean["tres-per-node"],
         tres_per_task=clean["tres-per-task"],
+        tres=clean["tres-alloc"],
         per_gpu=",".join(filter(None, (clean["cpus-per-tres"], clean["mem-per-tres"]))),
         features=clean["Feature"],
         dependency=clean["Dependency"],
@@ -223,11 +307,20 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
         admin_comment=clean["admin_comment"],
         requeue=row["Requeue"] == "1",
         array_job=_number(row["ArrayJobID"]) if "_" in row["JobArrayID"] else 0,
+        array_task=row["JobArrayID"].partition("_")[2].strip("[]"),
+        reservation=clean["Reservation"],
     )
 
 
+def nice_in(text: str) -> int:
+    """Slurm's only number that may be below 0; 0 where it is none."""
+    below = text.startswith("-")
+    value = _number(text.removeprefix("-"))
+    return -value if below else value
+
+
 def _number(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
+    value = count_in(text) or 0
     return value if value < _UNSET else 0
 
 
@@ -235,12 +328,14 @@ def seconds_of(text: str) -> float | None:
     """`1-02:03:04`, `02:03:04` or `03:04` in seconds; None for UNLIMITED and the like."""
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")
-    if len(parts) < 2 or not all(part.isdecimal() for part in [*parts, days or "0"]):
+    counts = [count_in(part) for part in (days or "0", *parts)]
+    if not 2 <= len(parts) <= 3 or None in counts:
         return None
+    whole, *clocked = (count or 0 for count in counts)
     seconds = 0
-    for part in parts:
-        seconds = seconds * 60 + int(part)
-    return float(int(days or 0) * 86400 + seconds)
+    for count in clocked:
+        seconds = seconds * 60 + count
+    return float(whole * 86400 + seconds)
 
 
 def switches_of(text: str) -> dict[str, tuple[str, ...]]:
@@ -248,6 +343,11 @@ def switches_of(text: str) -> dict[str, tuple[str, ...]]:
     above: dict[str, list[tuple[int, str]]] = {}
     for match in _SWITCH.finditer(text):
         switch, level, nodes = match.groups()
-        for node in expand(nodes):
+        try:
+            names = expand(nodes)
+        except ValueError as fault:
+            log.warning("the topology's switch %s is left out: %s", switch[:80], fault)
+            continue
+        for node in names:
             above.setdefault(node, []).append((int(level), switch))
     return {node: tuple(name for _, name in sorted(found)) for node, found in above.items()}

@@ -16,6 +16,7 @@ _UNREACHABLE = (
     "unable to contact slurm controller",
     "unexpected message received",
     "connection refused",
+    "connection reset by peer",
     "connection timed out",
     "socket timed out",
     "zero bytes were transmitted",

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from math import inf
 
+from ones.policies.caps import barred
 from ones.policies.model import Job, JobId, Node, Placement, Shape
-from ones.policies.reserve import Waiting
+from ones.policies.prospects import NEVER, Release
+from ones.policies.rigid import PlainJob
 from ones.policies.shapes import realisable
+from ones.slurm_ext.holding import (
+    NO_HOLDS,
+    Holds,
+    Waits,
+    held_for_onesd,
+    in_doubt,
+    left_pinned,
+    left_unfit,
+)
 from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.layout import Layout, gpu_type_wanted, gpus_wanted, layout_of
+from ones.slurm_ext.limited import forbidden, too_long
+from ones.slurm_ext.limits import NO_LIMITS, Partition, SiteLimits
 from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.partitioned import opened_to
+from ones.slurm_ext.priority import Order
+from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
-from ones.slurm_ext.snapshot import UNTRIED, JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import ALIVE, JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.tres import gpus_in
 
-ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 FOR_GPUS = frozenset({"None", "Priority", "Resources"})  # reasons of a job that waits for room
+BEHIND = "Nodes required for job are DOWN"  # ... or reserved for a higher tier's, as Slurm goes on
+NO_NODE = "no GPU node is in its partition, of its type and with its features"
+NO_SIZE = "none of its sizes"
+CLOSED = "reservations leave it no nodes before its time limit would be over"
 _FEATURE = re.compile(r"[\w.:+-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What onesd wrote down about holding a job."""
-
-    restarts: int  # of the job when onesd decided on it: one less than once it is requeued
-    released: bool
-
-
-Holds = Mapping[int, Hold]
-NO_HOLDS: Holds = {}
-
-
-def elastic_jobs(snapshot: Snapshot, holds: Holds = NO_HOLDS) -> tuple[list[Job], dict[int, str]]:
+def elastic_jobs(
+    snapshot: Snapshot, holds: Holds = NO_HOLDS, limits: SiteLimits = NO_LIMITS
+) -> tuple[list[Job], dict[int, str]]:
     """The jobs that opted in and can be planned for; and the others that opted in, with why not.
 
     A running job of a form that can't be reshaped is planned around: it is `fixed`.
@@ -40,10 +51,12 @@ def elastic_jobs(snapshot: Snapshot, holds: Holds = NO_HOLDS) -> tuple[list[Job]
     jobs, ignored = [], {}
     together = beside(snapshot.jobs)
     for record in snapshot.jobs.values():
-        if not record.marked or record.state not in ALIVE:
+        if not record.marked or record.state not in ALIVE or record.several:
             continue
         try:
-            jobs.append(_with_share(_job(record, snapshot, holds), record, together))
+            job = _job(record, snapshot, holds, limits.partitions)
+            job = _within_limits(job, record, snapshot, limits)
+            jobs.append(_with_share(job, record, together))
         except ValueError as fault:
             ignored[record.id] = str(fault)
     return jobs, ignored
@@ -60,46 +73,72 @@ def to_release(snapshot: Snapshot, ignored: Mapping[int, str], holds: Holds) -> 
     ]
 
 
-def stranded(snapshot: Snapshot) -> list[int]:
-    """Jobs that Slurm requeued without us, when a node failed, and can't start where they ran.
+def about_nodes(ignored: str) -> bool:
+    """Whether a job can't be handled on account of what nodes there are."""
+    return ignored == NO_NODE or ignored.startswith(NO_SIZE)
 
-    A job keeps asking for the nodes it was started on, and a lost one may never come back.
+
+def stranded(snapshot: Snapshot, ignored: Collection[int], holds: Holds = NO_HOLDS) -> list[int]:
+    """Jobs that can't start on the nodes or in the form which we chose, and wait for nobody.
+
+    Slurm requeued them without us, when a node failed, or their user held and released them while
+    they were about to start, or excluded nodes since. Of the jobs that can't be handled only nodes
+    are taken away.
     """
-    return [
-        job.id
-        for job in snapshot.jobs.values()
-        if job.marked
-        and job.restarts
-        and job.state == "PENDING"
-        and not job.held
-        and job.required_nodes
-        and "COMPLETING" not in job.flags
-        and job.eligible <= snapshot.taken  # Slurm lets it wait for two minutes first
-        and job.reason not in UNTRIED
-    ]
+    found = []
+    for job in snapshot.jobs.values():
+        waits = job.marked and job.state == "PENDING" and "COMPLETING" not in job.flags
+        if not waits or job.eligible > snapshot.taken:  # Slurm lets it wait for two minutes first
+            continue
+        words = waits_of(job, Mark.parse(job.admin_comment))
+        known = holds.of(job.id, job.submitted)
+        pinned = left_pinned(words, known, held=job.held, required_nodes=job.required_nodes)
+        if pinned or (job.held and job.id not in ignored and left_unfit(words, known)):
+            found.append(job.id)
+    return found
 
 
 def held_for_us(job: JobRecord, mark: Mark | None, holds: Holds) -> bool:
     """Whether a pending job waits for onesd, not for its user, an administrator or Slurm itself."""
     if job.state != "PENDING" or not job.held:
         return False
-    reason = job.reason.replace("_", " ").lower()
-    if "launch failed" in reason:
-        return False
-    row = holds.get(job.id)
-    if row is not None and row.restarts <= job.restarts <= row.restarts + 1:
-        return not row.released
-    if row is not None:
-        return False
-    if job.restarts == 0:
-        return (mark is None or mark.held) and reason != "jobheldadmin"
-    # The database does not know the job: it was lost, and may not leave the job held for ever.
-    return reason in ("job requeued in held state", "jobheldadmin")
+    return held_for_onesd(waits_of(job, mark), holds.of(job.id, job.submitted))
 
 
-def gpu_nodes(snapshot: Snapshot) -> list[Node]:
-    """All GPU nodes; `taken` is what jobs hold that elastic_jobs does not return."""
-    running = [snapshot.jobs[int(job.id)] for job in elastic_jobs(snapshot)[0] if job.placement]
+def doubts(snapshot: Snapshot, holds: Holds, met: Collection[int] = ()) -> dict[int, str]:
+    """Held jobs of which nobody can tell for whom they wait, with why; `met` have opted in once."""
+    found = {}
+    for job in snapshot.jobs.values():
+        if job.state != "PENDING" or not job.held:
+            continue
+        mark = Mark.parse(job.admin_comment) if job.marked else None
+        known = holds.of(job.id, job.submitted)
+        if job.marked and in_doubt(waits_of(job, mark), known):
+            found[job.id] = (
+                "held by an administrator, or by onesd before its database was lost: nobody can"
+                f" tell; if it should run: scontrol release {job.id}"
+            )
+        elif not job.marked and job.id in met and held_for_onesd(waits_of(job, mark), known):
+            found[job.id] = (
+                "held for onesd, but no longer marked as elastic: its AdminComment was changed;"
+                f" if it should run: scontrol release {job.id}"
+            )
+    return found
+
+
+def waits_of(job: JobRecord, mark: Mark | None) -> Waits:
+    """How Slurm says that a marked job is pending; one whose mark can't be read is onesd's."""
+    return Waits(
+        reason=job.reason,
+        restarts=job.restarts,
+        submitted=job.submitted,
+        held_at_submission=mark is None or mark.held,
+    )
+
+
+def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
+    """All GPU nodes; `taken` is what others hold than these jobs, which elastic_jobs returned."""
+    running = [snapshot.jobs[int(job.id)] for job in jobs if job.placement]
     elastic = gpus_held(each for job in running for each in (job, *job.satellites))
     return [
         Node(
@@ -115,42 +154,112 @@ def gpu_nodes(snapshot: Snapshot) -> list[Node]:
     ]
 
 
-def waiting_plain_jobs(snapshot: Snapshot) -> list[Waiting]:
-    """Jobs outside our hands that wait for GPUs in Slurm's queue.
+def plain_jobs(
+    snapshot: Snapshot, jobs: Iterable[Job], order: Order | None = None
+) -> list[PlainJob]:
+    """Jobs beside these that hold GPUs, or that wait for them and for nothing else.
 
-    Elastic jobs that Slurm itself will start are among them; those that we released onto a pinned
-    list of nodes are not, because their move already claims these.
+    Elastic jobs that Slurm itself will start are among those that wait. The ones that we released
+    onto a pinned list of nodes are not, because their move already claims these; nor the `queued`
+    ones, which a plan may still start sooner.
     """
-    waiting = []
+    jobs = tuple(jobs)
+    ours = {int(job.id) for job in jobs}
+    queued = {int(job.id) for job in jobs if job.queued}
+    where: dict[tuple[str, str, str, str], frozenset[str]] = {}
+    found = []
     for job in snapshot.jobs.values():
-        wants = gpus_wanted(job)
-        ours = job.is_satellite or (job.marked and bool(job.required_nodes))
-        if job.state != "PENDING" or job.held or not wants or ours or job.reason not in FOR_GPUS:
+        runs = job.state != "PENDING"
+        wants = sum(job.gpus_on.values()) if runs else gpus_wanted(job)
+        if not wants or job.is_satellite or (runs and job.id in ours):
             continue
-        nodes = _nodes_for(job, snapshot, gpu_type_wanted(job), features=_features(job.features))
-        waiting.append(Waiting(submitted=job.submitted, gpus=wants, nodes=frozenset(nodes)))
-    return waiting
+        if not runs and (job.id in queued or not _waits_for_gpus(job)):
+            continue
+        kind = gpu_type_wanted(job)
+        key = (job.partition, job.excluded_nodes, kind, job.features)
+        if key not in where:
+            where[key] = _nodes_for(job, snapshot, kind, features=_features(job.features))
+        left = left_to(job, where[key], snapshot)
+        if runs or not left.closed:
+            found.append(_plain_job(job, wants, left.nodes, order))
+    return found
 
 
-def _job(record: JobRecord, snapshot: Snapshot, holds: Holds) -> Job:
+def _waits_for_gpus(job: JobRecord) -> bool:
+    pinned = job.marked and bool(job.required_nodes)
+    if job.state != "PENDING" or job.held or pinned:
+        return False
+    return job.reason in FOR_GPUS or job.reason.replace("_", " ").startswith(BEHIND)
+
+
+def _plain_job(job: JobRecord, wants: int, nodes: frozenset[str], order: Order | None) -> PlainJob:
+    runs = job.state != "PENDING"
+    known = order is not None and order.priority(job, requested=0, waited=0.0) is not None
+    per_node = gpus_in(job.tres_per_node)
+    return PlainJob(
+        id=JobId(job.id),
+        submitted=job.submitted,
+        gpus=wants,
+        nodes=nodes,
+        tier=order.tier(job) if order is not None else 0,
+        priority=job.priority if known else 0,
+        expected=job.expected or inf,
+        per_node=per_node if per_node and wants % per_node == 0 else 0,
+        least_nodes=max(1, job.nodes_wanted[0]),
+        limit=inf if job.time_limit is None else job.time_limit,
+        started=job.started if runs else None,
+        placement=Placement.of(job.gpus_on) if runs else None,
+    )
+
+
+def running_plain_jobs(snapshot: Snapshot, ours: Collection[int]) -> list[Release]:
+    """Jobs outside our hands that hold GPUs, and when they give them back at the latest."""
+    return [
+        Release(
+            job=job.id,
+            left=NEVER
+            if job.time_limit is None
+            else max(0.0, job.started + job.time_limit - snapshot.taken),
+            gpus_on=tuple(job.gpus_on.items()),
+            at_limit=True,
+        )
+        for job in snapshot.jobs.values()
+        if job.gpus_on and job.id not in ours and not job.is_satellite
+    ]
+
+
+def _job(
+    record: JobRecord, snapshot: Snapshot, holds: Holds, partitions: Mapping[str, Partition]
+) -> Job:
     mark = Mark.read(record.admin_comment)
-    if record.array_job:
-        raise ValueError("it is of a job array, whose waiting tasks share one size")
     if record.held and record.dependency:
         raise ValueError(
             f"it waits for {record.dependency[:60]}, which Slurm sees to when released"
         )
     running = record.state != "PENDING"
+    if not running and not record.requeue and held_for_us(record, mark, holds):
+        raise ValueError(
+            "its Requeue flag was taken away: once started, it could not be moved any more"
+        )
     if running and not record.gpus_on:
         raise ValueError("Slurm does not say which GPUs it holds")
-    fixed, nodes = "", frozenset[str]()
+    fixed, closed, nodes = "", "", frozenset[str]()
+    queued = in_slurms_queue(record, holds)
     shapes: tuple[Shape, ...] = ()
     try:
         layout = layout_of(record, mark)
         nodes = _allowed(record, snapshot, layout.gpu_type)
-        shapes = _shapes(mark, layout, [snapshot.nodes[name] for name in nodes])
+        every = shapes = _shapes(mark, layout, [snapshot.nodes[name] for name in nodes])
         if not shapes:
-            raise ValueError(f"none of its sizes {mark.sizes} fits the nodes it may use")
+            raise ValueError(f"{NO_SIZE} {mark.sizes} fits the nodes it may use")
+        left = opened_to(record, nodes, snapshot, partitions)
+        if not left.closed:
+            left = left_to(record, left.nodes, snapshot)
+        if left.nodes != nodes:
+            nodes = left.nodes
+            shapes = _shapes(mark, layout, [snapshot.nodes[name] for name in nodes])
+            closed = left.closed or ("" if shapes else CLOSED)
+            shapes = shapes or every
     except ValueError as fault:
         if not running:
             raise
@@ -168,10 +277,38 @@ def _job(record: JobRecord, snapshot: Snapshot, holds: Holds) -> Job:
         priority=record.priority,
         placement=Placement.of(record.held_on) if running else None,
         started=record.started if running else None,
-        time_left=_time_left(record, snapshot.taken) if running else None,
-        fixed=_unmovable(record) or fixed,
-        startable=_startable(record, mark, holds),
+        time_limit=record.time_limit,
+        time_left=_time_left(record, snapshot) if running else None,
+        fixed=_unmovable(record) or fixed or ("" if running else closed),
+        startable=not closed and (queued or _startable(record, mark, holds)),
+        queued=queued and not closed,
+        stays=closed if running else "",
     )
+
+
+def _within_limits(job: Job, record: JobRecord, snapshot: Snapshot, limits: SiteLimits) -> Job:
+    """The job with the shapes that the site's limits on one job allow, and that it runs with.
+
+    One that waits and is allowed none is not started, in any shape.
+    """
+    if not (limits.enforced or limits.partitions):
+        return job
+    if job.placement is None and (words := too_long(limits, record)):
+        return barred(job, words)
+    try:
+        layout = layout_of(record, Mark.read(record.admin_comment))
+    except ValueError:
+        return job
+    kinds = {snapshot.nodes[name].gpu_type for name in job.nodes}
+    now = job.placement.shape if job.placement else None
+    why = forbidden(limits, record, layout, job.shapes, kinds)
+    if not why:
+        return job
+    against = next(iter(why.values()))
+    shapes = tuple(shape for shape in job.shapes if shape not in why or shape == now)
+    if not shapes and job.placement is None:
+        return barred(replace(job, shapes=()), against)
+    return replace(job, shapes=shapes, limited=against)
 
 
 def _with_share(job: Job, record: JobRecord, together: Mapping[int, frozenset[int]]) -> Job:
@@ -186,6 +323,8 @@ def _unmovable(record: JobRecord) -> str:
         return "it is suspended"
     if not record.requeue:
         return "its Requeue flag was taken away, so it can't be restarted"
+    if record.held and record.state == "RUNNING":
+        return "it is held: once stopped, it would wait for whoever holds it"
     busy = sorted(record.flags & {"COMPLETING", "CONFIGURING"})
     return f"it is {busy[0].lower()}" if busy else ""
 
@@ -194,10 +333,19 @@ def _startable(record: JobRecord, mark: Mark, holds: Holds) -> bool:
     return "COMPLETING" not in record.flags and held_for_us(record, mark, holds)
 
 
-def _time_left(record: JobRecord, now: float) -> float | None:
-    if record.time_limit is None:
-        return None
-    return max(0.0, record.started + record.time_limit - now)
+def in_slurms_queue(record: JobRecord, holds: Holds) -> bool:
+    """Whether it waits where we have put it: in Slurm's own queue, for GPUs and nothing else."""
+    hold = holds.rows.get(record.id)
+    ours = hold is not None and hold.released and hold.queued and hold.counts(record.restarts)
+    return ours and "COMPLETING" not in record.flags and _waits_for_gpus(record)
+
+
+def _time_left(record: JobRecord, snapshot: Snapshot) -> float | None:
+    """Until its time limit ends it, or with its reservation Slurm does."""
+    ends = [] if record.time_limit is None else [record.started + record.time_limit]
+    if (over := end_of_reservation(record, snapshot)) is not None:
+        ends.append(over)
+    return max(0.0, min(ends) - snapshot.taken) if ends else None
 
 
 def _shapes(mark: Mark, layout: Layout, nodes: list[NodeRecord]) -> tuple[Shape, ...]:
@@ -224,7 +372,7 @@ def _allowed(record: JobRecord, snapshot: Snapshot, gpu_type: str) -> frozenset[
         raise ValueError(f"its constraint '{record.features[:60]}' is more than names with & or |")
     nodes = _nodes_for(record, snapshot, gpu_type, features=features)
     if not nodes:
-        raise ValueError("no GPU node is in its partition, of its type and with its features")
+        raise ValueError(NO_NODE)
     return nodes
 
 

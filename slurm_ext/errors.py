@@ -16,5 +16,14 @@ class SlurmError(OnesError):
         self.reason = reason
 
 
+class RecordFault(SlurmError):
+    """Slurm's record of one job or node makes no sense; those of others may."""
+
+    def __init__(self, record: str, fault: Exception) -> None:
+        what = str(fault) if isinstance(fault, ValueError) else repr(fault)
+        super().__init__(record, f"what Slurm says of it makes no sense: {what[:200]}")
+        self.record = record
+
+
 class SlurmUnreachable(SlurmError):
     """slurmctld does not answer."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
+from functools import lru_cache
 
 from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
     RESOLVER_NOGROUP,
@@ -10,6 +12,12 @@ from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
     NodeSetException,
 )
 
+MOST_NAMES = 65_536  # of one hostlist; as many nodes as Slurm can have
+REMEMBERED = 256  # names of one that is kept in memory
+MOST_BRACKETS = 16  # of one part of it
+_ITEM = r"[0-9]{1,9}(?:-[0-9]{1,9}(?:/[0-9]{1,9})?)?"
+_PART = re.compile(rf"(?:[\w.:+-]|\[{_ITEM}(?:,{_ITEM})*\])+", re.ASCII)
+_BRACKET = re.compile(r"\[([^\]]*)\]")
 LAST_NUMBER = (-1,)  # fold one bracket only: Slurm does not read every pattern with several
 
 
@@ -25,15 +33,49 @@ def fold(names: Iterable[str]) -> str:
 def expand(text: str) -> tuple[str, ...]:
     """The names of a hostlist in the order in which they are written.
 
-    Raises ValueError with one line for text that is no hostlist.
+    Raises ValueError with one line for text that is no hostlist, or stands for too many names.
     """
+    known = _short(text)
+    return _expanded(text) if known is None else known
+
+
+@lru_cache(maxsize=16384)
+def _short(text: str) -> tuple[str, ...] | None:
+    """Most are read in every round, and never change; long ones would fill the memory."""
+    return _expanded(text) if sum(map(_count, _parts(text))) <= REMEMBERED else None
+
+
+def _expanded(text: str) -> tuple[str, ...]:
+    parts = _parts(text)
+    strange = next((part for part in parts if not _is_part(part)), None)
+    if strange is not None:
+        raise ValueError(f"'{text[:80]}' is not a hostlist: '{strange[:40]}' can't be read")
+    if sum(map(_count, parts)) > MOST_NAMES:
+        raise ValueError(f"'{text[:80]}' stands for more than {MOST_NAMES} names")
     names: list[str] = []
     try:
-        for part in _parts(text):
+        for part in parts:
             names += NodeSet(part, resolver=RESOLVER_NOGROUP)
     except NodeSetException as fault:
         raise ValueError(f"'{text[:80]}' is not a hostlist: {fault}") from None
     return tuple(dict.fromkeys(names))
+
+
+def _is_part(part: str) -> bool:
+    return part.count("[") <= MOST_BRACKETS and _PART.fullmatch(part) is not None
+
+
+def _count(part: str) -> int:
+    """The names that a part of a hostlist stands for, without making them."""
+    product = 1
+    for bracket in _BRACKET.findall(part):
+        count = 0
+        for item in bracket.split(","):
+            numbers, _, step = item.partition("/")
+            first, _, last = numbers.partition("-")
+            count += max(0, int(last or first) - int(first)) // max(1, int(step or 1)) + 1
+        product *= count
+    return product
 
 
 def _parts(text: str) -> list[str]:
@@ -45,18 +87,4 @@ def _parts(text: str) -> list[str]:
             parts.append(text[begun:at])
             begun = at + 1
     parts.append(text[begun:])
-    return [part for part in parts if part]
-
-
-def in_topology_order(
-    names: Iterable[str], switches: Mapping[str, tuple[str, ...]]
-) -> tuple[str, ...]:
-    """Names sorted by the switches above them from the root down, then as hostlists count."""
-    counted = {name: at for at, name in enumerate(expand(",".join(sorted(set(names)))))}
-    natural = {name: at for at, name in enumerate(NodeSet.fromlist(counted))}
-    return tuple(
-        sorted(
-            counted,
-            key=lambda name: (tuple(reversed(switches.get(name, ()))), natural[name]),
-        )
-    )
+    return [stripped for part in parts if (stripped := part.strip())]

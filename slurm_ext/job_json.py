@@ -3,26 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
+from ones.slurm_ext.errors import RecordFault
 from ones.slurm_ext.hostlists import expand
-from ones.slurm_ext.snapshot import JobRecord, NodeRecord
+from ones.slurm_ext.snapshot import ALIVE, ENDED, HOLDING, JobRecord, NodeRecord, Reservation
 from ones.slurm_ext.tres import gpus_by_type, gpus_in, shards_in, shared_gpus
 
 Json = Mapping[str, Any]
+Record = TypeVar("Record", JobRecord, NodeRecord, Reservation)
 
-ENDED = frozenset(
-    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
-    | {"DEADLINE", "OUT_OF_MEMORY"}
-)
-HOLDING = frozenset({"RUNNING", "SUSPENDED"})  # the states in which a job holds its GPUs
-BASE_STATES = ENDED | HOLDING | {"PENDING"}
+# What a record that is not as Slurm writes it can be the cause of.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_MOST = 2**64  # of any of Slurm's numbers
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+}
 
 
 def job_record(job: Json) -> JobRecord:
-    """One entry of `jobs` as squeue and scontrol print it."""
-    states = [str(state) for state in job["job_state"]]
-    state = next((state for state in states if state in BASE_STATES), states[0])
+    """One entry of `jobs` as squeue and scontrol print it. Raises RecordFault."""
+    try:
+        return checked(_job_record(job))
+    except MALFORMED as fault:
+        name = job.get("job_id") if isinstance(job, Mapping) else None
+        raise RecordFault(f"job {str(name)[:20]}", fault) from None
+
+
+def node_record(node: Json) -> NodeRecord:
+    """One entry of `nodes` as scontrol prints it. Raises RecordFault.
+
+    A node with GPUs of several types carries all their names, so that no job that names one type
+    is taken to fit it.
+    """
+    try:
+        return checked(_node_record(node))
+    except MALFORMED as fault:
+        name = node.get("name") if isinstance(node, Mapping) else None
+        raise RecordFault(f"node {str(name)[:80]}", fault) from None
+
+
+def reservation_record(reservation: Json) -> Reservation:
+    """One entry of `reservations` as scontrol prints it. Raises RecordFault."""
+    try:
+        return checked(_reservation(reservation))
+    except MALFORMED as fault:
+        name = reservation.get("name") if isinstance(reservation, Mapping) else None
+        raise RecordFault(f"reservation {str(name)[:80]}", fault) from None
+
+
+def checked(record: Record) -> Record:
+    """The record, if its fields are of their kinds; null is no text. Raises ValueError."""
+    empty: dict[str, Any] = {}
+    for each in fields(record):
+        value, kinds = getattr(record, each.name), _KINDS.get(str(each.type))
+        if kinds is None:
+            continue
+        if value is None and kinds == (str,):
+            empty[each.name] = ""
+            continue
+        fair = isinstance(value, kinds)
+        least = -_MOST if each.name == "nice" else 0
+        if not fair or (isinstance(value, int | float) and not least <= value < _MOST):
+            raise ValueError(f"its {each.name} is {value!r:.60}")
+    return replace(record, **empty) if empty else record
+
+
+def _job_record(job: Json) -> JobRecord:
+    states = _words(job["job_state"])
+    state = next((state for state in states if state in ENDED | ALIVE), states[0])
     nodes = job["nodes"]
     count, most = number(job["node_count"]), number(job["max_nodes"])
     limit = job["time_limit"]
@@ -39,10 +93,12 @@ def job_record(job: Json) -> JobRecord:
         # squeue shows the description where there is one, such as "job requeued in held state".
         reason=job.get("state_description") or job["state_reason"],
         priority=number(job["priority"]),
+        nice=int(job.get("nice", 0)),
         held=number(job["priority"]) == 0,
         restarts=job["restart_cnt"],
         submitted=number(job["submit_time"]),
         eligible=number(job["eligible_time"]),
+        expected=number(job["start_time"]) if state == "PENDING" else 0.0,
         started=number(job["start_time"]) if ran else 0.0,
         ended=number(job["end_time"]) if state in ENDED else 0.0,
         time_limit=number(limit) * 60.0 if limit["set"] and not limit["infinite"] else None,
@@ -54,6 +110,7 @@ def job_record(job: Json) -> JobRecord:
         tres_per_job=job["tres_per_job"],
         tres_per_node=job["tres_per_node"],
         tres_per_task=job["tres_per_task"],
+        tres=job.get("tres_alloc_str") or job.get("tres_req_str", ""),
         per_gpu=",".join(filter(None, (job["cpus_per_tres"], job["memory_per_tres"]))),
         features=job["features"],
         dependency=job["dependency"],
@@ -66,7 +123,17 @@ def job_record(job: Json) -> JobRecord:
         admin_comment=job["admin_comment"],
         requeue=job["requeue"],
         array_job=number(job["array_job_id"]),
+        array_task=_task(job),
+        reservation=job["resv_name"],
     )
+
+
+def _task(job: Json) -> str:
+    """The index of an array's task, or those of the tasks that still wait as one job."""
+    together, index = job.get("array_task_string") or "", job.get("array_task_id")
+    if together or not isinstance(index, Mapping) or not index["set"]:
+        return str(together)
+    return str(number(index))
 
 
 def gpus_on_nodes(nodes: str, detail: list[str]) -> dict[str, int]:
@@ -101,24 +168,50 @@ def shards_per_gpu(gres: str) -> int:
     return shards // gpus if gpus and shards % gpus == 0 else 0
 
 
-def node_record(node: Json) -> NodeRecord:
-    """One entry of `nodes` as scontrol prints it.
-
-    A node with GPUs of several types carries all their names, so that no job that names one type
-    is taken to fit it.
-    """
+def _node_record(node: Json) -> NodeRecord:
     types = gpus_by_type(node["gres"])
     return NodeRecord(
         name=node["name"],
-        states=frozenset(node["state"]),
+        states=frozenset(_words(node["state"])),
         reason=node["reason"],
         gpu_type="+".join(sorted(kind or "gpu" for kind in types)),
         gpus=sum(types.values()),
         gpus_used=gpus_used(node["gres_used"]),
         shards_per_gpu=shards_per_gpu(node["gres"]),
-        partitions=frozenset(node["partitions"]),
-        features=frozenset(node["active_features"]),
+        partitions=frozenset(_words(node["partitions"])),
+        features=frozenset(_words(node["active_features"])),
     )
+
+
+def _reservation(reservation: Json) -> Reservation:
+    flags = frozenset(_words(reservation["flags"]))
+    cores = reservation["core_specializations"] and "SPEC_NODES" not in flags
+    start, end = number(reservation["start_time"]), number(reservation["end_time"])
+    if not reservation["name"]:
+        raise ValueError("it has no name")
+    if start >= end:
+        raise ValueError(f"it ends at {end}, and begins at {start}")
+    return Reservation(
+        name=reservation["name"],
+        nodes=frozenset(expand(reservation["node_list"] or "")),
+        start=float(start),
+        end=float(end),
+        flags=flags,
+        users=_listed(reservation["users"]),
+        accounts=_listed(reservation["accounts"]),
+        groups=reservation["groups"],
+        part=f"{number(reservation['core_count'])} cores" if cores else "",
+    )
+
+
+def _listed(text: str | None) -> frozenset[str]:
+    return frozenset(filter(None, (text or "").split(",")))
+
+
+def _words(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"{value!r:.60} is no list of words")
+    return value
 
 
 def number(value: Any) -> int:

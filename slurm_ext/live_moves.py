@@ -18,13 +18,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Literal
 
+import msgspec
+
 from ones.policies.model import Placement
+from ones.policies.words import lasting
 from ones.slurm_ext.hostlists import fold
-from ones.slurm_ext.job_json import ENDED
-from ones.slurm_ext.snapshot import JobRecord
+from ones.slurm_ext.job_json import MALFORMED
+from ones.slurm_ext.satellites import Tie
+from ones.slurm_ext.snapshot import ENDED, JobRecord
+from ones.slurm_ext.waits import about
 
 Step = Literal["begun", "ordered", "giving", "withdrawing"]
 MOST_ORDERS = 6  # of one move
@@ -39,6 +44,11 @@ class LiveLimits:
     room: float = 60.0  # until the GPUs are free, or Slurm has taken a node back
     order: float = 120.0  # until an order is carried out
     answer: float = 60.0  # until one that was called back is given up
+
+    @property
+    def longest(self) -> float:
+        """Of any step."""
+        return max(self.room, self.order, self.answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +102,7 @@ class LiveMove:
     orders: int = 0
     deadline: float | None = None
     because: str = ""  # why the order is called back
+    refused: str = ""  # Slurm's reason for not starting what it was to grow by
     given: tuple[str, ...] = ()  # nodes of its own allocation that Slurm has taken back
     outcome: str = ""  # empty: under way; else "done" or "WORD: what happened"
     kind: Literal["live"] = "live"
@@ -107,21 +118,14 @@ class LiveMove:
     @classmethod
     def from_json(cls, text: str) -> LiveMove:
         """Read what `to_json` wrote. Raises ValueError."""
-        values = json.loads(text)
-        target, order = values.pop("target"), values.pop("order")
         try:
-            if order is not None:
-                add = tuple((node, gpus) for node, gpus in order["add"])
-                order = Order(
-                    number=order["number"],
-                    keep=tuple(order["keep"]),
-                    add=add,
-                    leave=tuple(order.get("leave", ())),
-                )
-            values["given"] = tuple(values.get("given", ()))
-            return cls(**values, target=Placement.of(target), order=order)
-        except TypeError as fault:
-            raise ValueError(f"not a live move of this version: {fault}") from None
+            values = json.loads(text)
+            if strange := sorted(values.keys() - {each.name for each in fields(cls)}):
+                raise ValueError(f"it has {strange[0]}")
+            values["target"] = {"gpus_on": sorted(values["target"].items())}
+            return msgspec.convert(values, cls)
+        except (*MALFORMED, msgspec.ValidationError) as fault:
+            raise ValueError(f"not a live move of this version: {fault!r:.200}") from None
 
 
 def core(job: JobRecord, own: Mapping[str, int]) -> Placement:
@@ -196,7 +200,7 @@ def advance(
         case "giving":
             return _giving(move, job, evidence, limits)
         case "withdrawing":
-            return _withdrawing(move, evidence)
+            return _withdrawing(move, evidence, limits)
 
 
 def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveLimits) -> LiveMove:
@@ -204,7 +208,7 @@ def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveL
     if evidence.said is None:
         # We may have been started just now, and not have heard the agents yet.
         until = max(until, evidence.listening + limits.room)
-        if evidence.now < until:
+        if not _passed(until, evidence, limits):
             return replace(move, deadline=until)
         return _end(move, "expired: nothing was heard of the job's launcher; it runs on")
     if not evidence.said.able:
@@ -221,7 +225,7 @@ def _begun(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: LiveL
     own = evidence.said.own
     order = next_order(job, move.target, evidence.free, number=number, own=own)
     if order is None:
-        if evidence.now < until:
+        if not _passed(until, evidence, limits):
             return replace(move, deadline=until)
         return _end(move, f"expired: {_where(move)} did not become free; it runs on")
     return replace(
@@ -251,8 +255,12 @@ def _ordered(
             return _begun(again, job, evidence, limits)
     if fault := evidence.ended.get(order.number):
         return _withdraw(move, f"failed: {fault}", evidence, limits)
-    if move.deadline is not None and evidence.now >= move.deadline:
-        fault = f"expired: not carried out within {limits.order:.0f} s"
+    for each in job.satellites:
+        if each.state == "PENDING" and _of_order(each, order) and about(each.reason):
+            fault = f"failed: Slurm does not start satellite {each.id} ({each.reason})"
+            return _withdraw(replace(move, refused=each.reason), fault, evidence, limits)
+    if _passed(move.deadline, evidence, limits):
+        fault = f"expired: not carried out within {lasting(limits.order)}"
         return _withdraw(move, fault, evidence, limits)
     return move
 
@@ -266,7 +274,7 @@ def _giving(move: LiveMove, job: JobRecord, evidence: LiveEvidence, limits: Live
         given = (*move.given, *order.leave)
         deadline = evidence.now + limits.room
         return replace(move, step="ordered", given=given, deadline=deadline)
-    if move.deadline is not None and evidence.now >= move.deadline:
+    if _passed(move.deadline, evidence, limits):
         return _end(move, f"failed: Slurm did not take {fold(left)} back; it runs on")
     return move
 
@@ -276,19 +284,25 @@ def _withdraw(move: LiveMove, because: str, evidence: LiveEvidence, limits: Live
     return replace(move, step="withdrawing", because=because, deadline=deadline)
 
 
-def _withdrawing(move: LiveMove, evidence: LiveEvidence) -> LiveMove:
+def _withdrawing(move: LiveMove, evidence: LiveEvidence, limits: LiveLimits) -> LiveMove:
     order, said = move.order, evidence.said
     assert order is not None, "only `begun` has none"
     heard = said is not None and said.order == order.number and said.state in ("done", "failed")
     if heard:
         return _end(move, f"{move.because}; it runs on")
-    if move.deadline is not None and evidence.now >= move.deadline:
+    if _passed(move.deadline, evidence, limits):
         return _end(move, f"{move.because}, and the job does not answer")
     return move
 
 
+def _passed(deadline: float | None, evidence: LiveEvidence, limits: LiveLimits) -> bool:
+    """Whether the step's time is over; also where the clock was set back since it began."""
+    return deadline is not None and not 0 < deadline - evidence.now <= limits.longest
+
+
 def _of_order(satellite: JobRecord, order: Order) -> bool:
-    return f";order={order.number}" in satellite.admin_comment.split(" ")[0]
+    tie = Tie.of(satellite)
+    return tie is not None and tie.order == order.number
 
 
 def _most(gpus: Mapping[int, int], room: int) -> list[int]:

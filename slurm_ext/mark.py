@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ones.policies.sizes import Sizes
+from ones.slurm_ext.counts import count_in
 from ones.slurm_ext.snapshot import MARK
 
 LONGEST = 1024
@@ -40,7 +42,11 @@ class Mark:
     @classmethod
     def read(cls, admin_comment: str) -> Mark:
         """The mark. Raises ValueError with one line that says what is wrong with it."""
-        text = admin_comment.split(" ", 1)[0]
+        return _read(admin_comment.split(" ", 1)[0])
+
+    @classmethod
+    def of(cls, text: str) -> Mark:
+        """The same of the mark alone, read anew."""
         if not text.startswith(MARK):
             raise ValueError(f"its admin comment does not begin with {MARK}")
         if len(text) > LONGEST:
@@ -73,6 +79,12 @@ class Mark:
         )
 
 
+@lru_cache(maxsize=16384)
+def _read(text: str) -> Mark:
+    """Every job's mark is read several times a round, and never changes."""
+    return Mark.of(text)
+
+
 def _memory(values: dict[str, str]) -> int | None:
     return _count(values, "mem", least=0) or None  # 0 is all that the node has
 
@@ -81,6 +93,7 @@ def _count(values: dict[str, str], key: str, *, least: int) -> int | None:
     text = values.get(key)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal()) or not least <= int(text[:11]) <= MOST_COUNT:
+    count = count_in(text)
+    if count is None or not least <= count <= MOST_COUNT:
         raise ValueError(f"its mark says {key}={text[:20]}, not a count")
-    return int(text)
+    return count

@@ -17,14 +17,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from ones.policies.model import Placement
-from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Signal
+from ones.policies.words import lasting
+from ones.slurm_ext.actions import (
+    FIRST,
+    Action,
+    GoFirst,
+    Hold,
+    Release,
+    RequeueHold,
+    Reshape,
+    Signal,
+)
+from ones.slurm_ext.holding import BAD_SHAPE, STALE
 from ones.slurm_ext.hostlists import expand, fold
-from ones.slurm_ext.job_json import ENDED
+from ones.slurm_ext.job_json import MALFORMED
 from ones.slurm_ext.shards import beside
-from ones.slurm_ext.snapshot import JobRecord
+from ones.slurm_ext.snapshot import ENDED, UNTRIED, JobRecord
+from ones.slurm_ext.waits import about
 
 Kind = Literal["start", "resize", "preempt"]
 Step = Literal[
@@ -36,7 +49,10 @@ _BEFORE_STOP = frozenset({"begun", "asking", "asked"})
 # How far a node's clock may run behind ours: a confirmation so little older than our request is
 # taken for one. At worst it is of a periodic checkpoint, and this much work is done again.
 CLOCK_SKEW = 2.0
-BAD_SHAPE = "BadConstraints"  # with this reason Slurm itself holds a job that can't run anywhere
+FRESH = 60.0  # seconds for which a checkpoint is good enough to stop the job on
+HEARING = 30.0  # seconds in which every agent is heard once
+LEAVING = 20.0  # seconds that Slurm may take to give back what somebody has left
+BY_OWNER = "JobHeldUser"  # with this one its owner holds it, if it was held otherwise, or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +66,11 @@ class MoveLimits:
     """From a requeue to the next start. slurmd refuses, and Slurm then fails, a batch job that is
     started in the same second in which its last run was ended ("Job credential revoked")."""
     checkpoint_signal: str = "USR1"
+
+    @property
+    def longest(self) -> float:
+        """Of any step."""
+        return max(self.checkpoint_timeout, self.requeue_timeout, self.start_timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +87,9 @@ class Evidence:
     """Node -> the jobs there that have a GPU to themselves of which they hold half of the shards.
     """
     shared: bool = False  # whether another job is on its GPU, which stays taken when it goes
+    out_of_service: frozenset[str] = frozenset()  # nodes on which Slurm starts nothing now
+    listening: float = 0.0
+    """Since when agents could be heard: before, a checkpoint may have been confirmed unheard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +106,13 @@ class MoveRecord:
     batch: int | None = None
     reason: str = ""
     begun_at: float
+    queued: bool = False  # a start of a job in Slurm's own queue, which is held first
+    ran: int = 0  # GPUs that it held as the move was begun, where it is stopped on the way
     step: Step = "begun"
     asked_at: float | None = None
     deadline: float | None = None  # of the present step
     holds: bool = False  # whether the job is, or is about to be, held by us
+    refused: str = ""  # Slurm's reason for not starting the job, once it is not to start any more
     outcome: str = ""  # empty: under way; else "done" or "WORD: what happened"
 
     def __post_init__(self) -> None:
@@ -107,12 +134,12 @@ class MoveRecord:
     @classmethod
     def from_json(cls, text: str) -> MoveRecord:
         """Read what `to_json` wrote. Raises ValueError."""
-        values = json.loads(text)
-        target = values.pop("target")
         try:
+            values = json.loads(text)
+            target = values.pop("target")
             return cls(**values, target=Placement.of(target) if target else None)
-        except TypeError as fault:
-            raise ValueError(f"not a move of this version: {fault}") from None
+        except MALFORMED as fault:
+            raise ValueError(f"not a move of this version: {fault!r:.200}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +202,27 @@ class _Case:
 
     @property
     def late(self) -> bool:
-        return self.move.deadline is not None and self.now >= self.move.deadline
+        """Whether the step's time is over; also where the clock was set back since it began."""
+        deadline = self.move.deadline
+        return deadline is not None and not 0 < deadline - self.now <= self.limits.longest
+
+    @property
+    def age(self) -> float:
+        """Seconds since the move was begun; endless where the clock was set back since."""
+        age = self.now - self.move.begun_at
+        return age if age >= 0 else float("inf")
+
+    @property
+    def held_lately(self) -> bool:
+        """Whether Slurm's answer may be older than the hold with which a queued start begins."""
+        deadline = self.move.deadline
+        return deadline is not None and self.now < deadline - self.limits.start_timeout + STALE
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the job's last checkpoint is of this moment."""
+        confirmed = self.evidence.checkpoint_at
+        return confirmed is not None and self.now - confirmed <= FRESH
 
     @property
     def where(self) -> str:
@@ -192,6 +239,8 @@ class _Case:
         """Whether the target's GPUs are free; `promised`: or will be, by other moves under way."""
         if self.move.target is None:
             return True
+        if not self.evidence.out_of_service.isdisjoint(self.move.target.nodes):
+            return False  # also of what it holds there: it could not start again
         # Satellites leave when the job is stopped.
         held = self.job.held_on if promised else self.job.gpus_on
         free, own = self.evidence.free, {} if self.evidence.shared else held
@@ -215,12 +264,16 @@ class _Case:
             return _end(self.move, "abandoned: somebody else requeued the job", holds=False)
         if self.job.state != "RUNNING":
             return _end(self.move, f"abandoned: the job is {self.job.state.lower()}", holds=False)
+        if self.job.held:  # stopped, it would wait for whoever holds it
+            return _end(self.move, "abandoned: somebody holds the job", holds=False)
         return _wait(self.move) if "COMPLETING" in self.job.flags else None
 
     def not_held(self) -> Next | None:
         """What to do where the job does not wait, held, for us."""
         if self.job.state != "PENDING":
             return _end(self.move, "abandoned: the job has started already", holds=False)
+        if not self.job.held and self.move.queued and self.held_lately:
+            return _wait(self.move)  # we hold it ourselves: Slurm's answer may be from before
         if not self.job.held:
             return _end(self.move, "abandoned: somebody else released the job", holds=False)
         return None
@@ -235,6 +288,8 @@ def _begun(case: _Case) -> Next:
             holds=True,
             deadline=move.deadline or move.begun_at + case.limits.start_timeout,
         )
+        if move.queued and (instead := _out_of_the_queue(case, begun)) is not None:
+            return instead
         return case.not_held() or _place(replace(case, move=begun))
     if (instead := case.not_running()) is not None:
         return instead
@@ -242,9 +297,28 @@ def _begun(case: _Case) -> Next:
         return _end(move, "abandoned: the job has not reported in this run", holds=False)
     if not case.has_room(promised=True):
         # Not stopped before there is room for it: it is better off where it is.
-        if case.now < move.begun_at + case.limits.start_timeout:
+        if case.age < case.limits.start_timeout:
             return _wait(move)
         return _end(move, f"expired: {case.where} did not become free; it runs on", holds=False)
+    return _ask_anew(case)
+
+
+def _out_of_the_queue(case: _Case, begun: MoveRecord) -> Next | None:
+    """Hold a job that waits in Slurm's own queue, or Slurm could start it elsewhere meanwhile."""
+    move, job = case.move, case.job
+    if job.state == "RUNNING":
+        return _runs(case)  # Slurm was quicker
+    if job.state != "PENDING":
+        return None
+    if job.held:
+        ours = move.holds and job.reason != BY_OWNER
+        return None if ours else _end(move, f"abandoned: it was held ({job.reason})", holds=False)
+    if replace(case, move=begun).late:
+        return _end(move, "failed: Slurm did not hold the job; it waits in the queue", holds=False)
+    return _same(begun, _hold(begun))
+
+
+def _ask_anew(case: _Case) -> Next:
     asking = case.to("asking", within=case.limits.checkpoint_timeout, holds=False)
     return _ask(replace(asking, move=replace(asking.move, asked_at=case.now)))
 
@@ -270,12 +344,17 @@ def _asked(case: _Case) -> Next:
     move, confirmed = case.move, case.evidence.checkpoint_at
     asked = move.begun_at if move.asked_at is None else move.asked_at
     if confirmed is None or confirmed < asked - CLOCK_SKEW:
-        if not case.late:
+        listening = case.evidence.listening
+        if not case.late or listening <= case.now < listening + HEARING:
             return _wait(move)
-        waited = f"{case.now - asked:.0f} s"
+        if asked < listening or asked > case.now:
+            return _ask_anew(case)  # it may have answered when nobody listened
+        waited = lasting(case.now - asked)
         return _end(move, f"refused: no checkpoint confirmed within {waited}", holds=False)
     if not case.has_room(promised=True):
         return _end(move, f"expired: {case.where} were taken meanwhile; it runs on", holds=False)
+    if not case.fresh:
+        return _ask_anew(case)
     stopping = case.to("stopping", within=case.limits.requeue_timeout, holds=True)
     return _same(stopping.move, RequeueHold(move.job, move.restarts))
 
@@ -286,13 +365,34 @@ def _stopping(case: _Case) -> Next:
     if case.job.restarts == case.move.restarts:
         if case.job.state == "PENDING" or case.late:
             return _end(case.move, "failed: Slurm did not requeue the job", holds=False)
+        if not case.fresh:
+            return _ask_once_more(case)
         return _same(case.move, RequeueHold(case.move.job, case.move.restarts))
     return _stopped(case.to("stopped", within=case.limits.start_timeout, holds=True))
+
+
+def _ask_once_more(case: _Case) -> Next:
+    """It trains on: what it would lose is asked for again, but not for ever.
+
+    The step stays the same. What Slurm says may be older than our stop; then its hold is ours.
+    """
+    move, limits, confirmed = case.move, case.limits, case.evidence.checkpoint_at
+    if case.age > limits.checkpoint_timeout + limits.requeue_timeout:
+        return _end(move, "failed: Slurm did not requeue the job", holds=False)
+    asked = move.begun_at if move.asked_at is None else move.asked_at
+    answered = confirmed is not None and confirmed >= asked - CLOCK_SKEW
+    if not answered and case.evidence.listening <= asked <= case.now:
+        return _wait(move)
+    signal = Signal(move.job, move.restarts, limits.checkpoint_signal)
+    again = case.to("stopping", within=limits.checkpoint_timeout, holds=True).move
+    return Next(again, signal, replace(again, asked_at=case.now))
 
 
 def _stopped(case: _Case) -> Next:
     if (instead := case.not_held()) is not None:
         return instead
+    if case.move.kind == "preempt" and case.late:
+        return _end(case.move, "done", holds=True)  # its owner could release it, and nothing else
     if case.move.kind == "preempt":
         return Next(case.move, _hold(case.move), replace(case.move, outcome="done", deadline=None))
     return _place(case)
@@ -304,7 +404,8 @@ def _place(case: _Case) -> Next:
         if not case.late or case.has_room(promised=True):
             return _wait(case.move)
         return _end(case.move, f"expired: {case.where} did not become free; held", holds=True)
-    if case.job.restarts and case.now < case.job.submitted + case.limits.settle:
+    since = case.now - case.job.submitted
+    if case.job.restarts and -CLOCK_SKEW <= since < case.limits.settle:
         return _wait(case.move)
     return _shape(case.to("shaping", within=case.limits.start_timeout, holds=True))
 
@@ -313,7 +414,8 @@ def _shaping(case: _Case) -> Next:
     if (instead := case.not_held()) is not None:
         return instead
     if case.late:
-        return _end(case.move, f"failed: Slurm does not take {case.where}; held", holds=True)
+        unfit = replace(case.move, refused=BAD_SHAPE)
+        return _end(unfit, f"failed: Slurm does not take {case.where}; held", holds=True)
     return _shape(case)
 
 
@@ -327,6 +429,8 @@ def _shape(case: _Case) -> Next:
 def _shaped(case: _Case) -> Next:
     if (instead := case.not_held()) is not None:
         return instead
+    if case.job.reason == BY_OWNER:  # we hold it as administrators do by now
+        return _end(case.move, f"abandoned: it was held again ({BY_OWNER})", holds=False)
     return _release(case.to("releasing", within=case.limits.start_timeout, holds=True))
 
 
@@ -349,12 +453,26 @@ def _starting(case: _Case) -> Next:
     if case.job.state != "PENDING":
         return _end(case.move, f"abandoned: the job is {case.job.state.lower()}", holds=False)
     if case.job.held and case.job.reason == BAD_SHAPE:
-        return _end(case.move, f"failed: Slurm can't give {case.where} here; held", holds=True)
+        unfit = replace(case.move, refused=BAD_SHAPE)
+        return _end(unfit, f"failed: Slurm can't give {case.where} here; held", holds=True)
     if case.job.held:
         return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
-    if not case.late:
+    if not case.late and not about(case.job.reason) and not _lost(case):
+        if case.job.reason == "Priority" and case.job.priority < FIRST:
+            return _same(case.move, GoFirst(case.move.job, case.move.expected_restarts))
         return _wait(case.move)
-    return _same(case.to("withdrawing", holds=True).move, _hold(case.move))
+    reason = case.job.reason or "None"
+    withdrawn = case.to("withdrawing", within=case.limits.requeue_timeout, holds=True).move
+    return _same(replace(withdrawn, refused=reason), _hold(withdrawn))
+
+
+def _lost(case: _Case) -> bool:
+    """Whether somebody else was started on its GPUs: Slurm says that it waits for them, and so it
+    is. Who is just leaving them is given a moment."""
+    deadline = case.move.deadline
+    released = inf if deadline is None else deadline - case.limits.start_timeout
+    waits = case.job.reason == "Resources" and case.now - released >= LEAVING
+    return waits and not case.has_room(promised=True)
 
 
 def _withdrawing(case: _Case) -> Next:
@@ -362,10 +480,22 @@ def _withdrawing(case: _Case) -> Next:
         return _runs(case)
     if case.job.state != "PENDING":
         return _end(case.move, f"abandoned: the job is {case.job.state.lower()}", holds=False)
-    if case.job.held and not case.job.required_nodes:
-        waited = f"did not start on {case.where} within {case.limits.start_timeout:.0f} s"
-        return _end(case.move, f"expired: the job {waited}; held", holds=True)
+    if case.job.held and case.job.reason == BY_OWNER:
+        return _end(case.move, f"abandoned: it was held again ({BY_OWNER})", holds=False)
+    if case.job.held and (case.late or not case.job.required_nodes):
+        return _end(case.move, f"{_not_started(case)}; held", holds=True)
+    if case.late:
+        return _end(case.move, f"{_not_started(case)}; Slurm does not hold it", holds=False)
     return _same(case.move, _hold(case.move))
+
+
+def _not_started(case: _Case) -> str:
+    why = case.move.refused
+    if about(why):
+        return f"failed: Slurm does not start the job on {case.where} ({why})"
+    within = f"within {lasting(case.limits.start_timeout)}"
+    said = f" ({why})" if why not in UNTRIED else ""
+    return f"expired: the job did not start on {case.where} {within}{said}"
 
 
 def _runs(case: _Case) -> Next:
@@ -380,7 +510,7 @@ def _runs(case: _Case) -> Next:
     elif job.nodes and set(expand(job.nodes)) != set(move.target.nodes):
         outcome = f"changed: the job runs on {job.nodes}, not on {fold(move.target.nodes)}"
     ended = _end(move, outcome, holds=False)
-    if job.held:
+    if job.held and job.reason != BY_OWNER:
         # It started while we held it: left so, its next requeue would hold it for ever.
         return Next(move, Release(move.job, job.restarts), ended.move)
     return ended

@@ -16,16 +16,16 @@ from functools import lru_cache
 from typing import Any
 
 from ones.slurm_ext.command_reader import switches_of
-from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.errors import RecordFault, SlurmError, SlurmUnreachable
 from ones.slurm_ext.job_json import (
-    ENDED,
-    HOLDING,
+    MALFORMED,
+    checked,
     gpus_on_nodes,
     gpus_used,
     shards_per_gpu,
     shares_on_nodes,
 )
-from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import ENDED, HOLDING, JobRecord, NodeRecord, Snapshot
 from ones.slurm_ext.tres import gpus_by_type
 
 WORKER = "ones.slurm_ext.pyslurm_worker"
@@ -167,16 +167,42 @@ def _environment() -> dict[str, str]:
 
 def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
     """The worker's answer as records."""
-    return Snapshot(
-        taken=taken,
-        jobs={fields["id"]: job_record(fields) for fields in answer["jobs"]},
-        nodes={fields["name"]: node_record(fields) for fields in answer["nodes"]},
-        switches=switches_of(answer["topology"]),
-    )
+    jobs: dict[int, JobRecord] = {}
+    nodes: dict[str, NodeRecord] = {}
+    unread: dict[str, str] = {}
+    for fields in answer["jobs"]:
+        try:
+            job = job_record(fields)
+            jobs[job.id] = job
+        except RecordFault as fault:
+            unread[fault.record] = fault.reason
+    for fields in answer["nodes"]:
+        try:
+            node = node_record(fields)
+            nodes[node.name] = node
+        except RecordFault as fault:
+            unread[fault.record] = fault.reason
+    switches = switches_of(answer["topology"])
+    return Snapshot(taken=taken, jobs=jobs, nodes=nodes, switches=switches, unread=unread)
 
 
 def job_record(fields: Mapping[str, Any]) -> JobRecord:
-    """A job's fields as a record."""
+    """A job's fields as a record. Raises RecordFault."""
+    try:
+        return checked(_job_record(fields))
+    except MALFORMED as fault:
+        raise RecordFault(f"job {str(fields.get('id'))[:20]}", fault) from None
+
+
+def node_record(fields: Mapping[str, Any]) -> NodeRecord:
+    """A node's fields as a record. Raises RecordFault."""
+    try:
+        return checked(_node_record(fields))
+    except MALFORMED as fault:
+        raise RecordFault(f"node {str(fields.get('name'))[:80]}", fault) from None
+
+
+def _job_record(fields: Mapping[str, Any]) -> JobRecord:
     state, limit = fields["state"], fields["time_limit"]
     least = fields["least_nodes"] or 0
     ran = state != "PENDING" and bool(fields["nodes"])
@@ -191,11 +217,13 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
         flags=frozenset(fields["flags"]),
         reason=fields["reason_text"] or fields["reason"],
         priority=fields["priority"],
+        nice=fields.get("nice", 0),  # one built before this field does not say
         held=fields["priority"] == 0,
         restarts=fields["restarts"],
         submitted=float(fields["submitted"]),
         eligible=float(fields["eligible"]),
         # Of a pending job Slurm foretells the start, of a running one the end.
+        expected=float(fields["started"]) if state == "PENDING" else 0.0,
         started=float(fields["started"]) if ran else 0.0,
         ended=float(fields["ended"]) if state in ENDED else 0.0,
         time_limit=None if limit is None or limit < 0 else 60.0 * limit,
@@ -207,6 +235,7 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
         tres_per_job=fields["tres_per_job"],
         tres_per_node=fields["tres_per_node"],
         tres_per_task=fields["tres_per_task"],
+        tres=fields.get("tres", ""),
         # A worker built before this field knows no better: its jobs don't share GPUs.
         per_gpu=fields.get("per_gpu", "not known"),
         features=fields["features"],
@@ -220,11 +249,17 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
         admin_comment=fields["admin_comment"],
         requeue=bool(fields["requeue"]),
         array_job=fields["array_job"],
+        array_task=_task(fields),
+        reservation=fields.get("reservation", ""),
     )
 
 
-def node_record(fields: Mapping[str, Any]) -> NodeRecord:
-    """A node's fields as a record."""
+def _task(fields: Mapping[str, Any]) -> str:
+    index = fields.get("array_task")
+    return str(fields.get("array_tasks") or ("" if index is None else index))
+
+
+def _node_record(fields: Mapping[str, Any]) -> NodeRecord:
     gpus = gpus_by_type(fields["gres"])
     return NodeRecord(
         name=fields["name"],

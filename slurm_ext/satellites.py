@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ones.slurm_ext.snapshot import SATELLITE_MARK, JobRecord, Snapshot
+from ones.slurm_ext.snapshot import ALIVE, SATELLITE_MARK, JobRecord, Snapshot
 
-ALIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 _TIE = re.compile(r"base=([0-9]{1,10});restarts=([0-9]{1,10});order=([0-9]{1,15})(?: .*)?", re.S)
 
 

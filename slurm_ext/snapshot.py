@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
+OUR_COMMENT = "ONES:"  # begins a job's comment that onesd wrote
 MARK = "ONES1:"  # begins the admin_comment of a job that opted in; only job_submit.lua writes it
 SATELLITE_MARK = "ONES1S:"  # the same of a job that holds GPUs for another; see satellites
 STAGE_MARK = "ONES-STAGE1:"  # the same of a job that stages data in for one that opted in
+ENDED = frozenset(
+    {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
+    | {"DEADLINE", "OUT_OF_MEMORY"}
+)  # states of a job that is over
+HOLDING = frozenset({"RUNNING", "SUSPENDED"})  # the states in which a job holds its GPUs
+ALIVE = HOLDING | {"PENDING"}  # those of a job that is not over
+BY_RESERVATION = frozenset({"MAINTENANCE", "RESERVED"})  # of a node in one that is active
+OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING"}) | BY_RESERVATION
+"""States of a node on which nothing new is placed, but for jobs of its reservation."""
 UNTRIED = frozenset({"", "None", "BeginTime"})  # reasons of a job that Slurm has not yet tried
 
 
@@ -27,10 +38,12 @@ class JobRecord:
     flags: frozenset[str] = frozenset()  # COMPLETING CONFIGURING REQUEUED ... where set
     reason: str = ""  # why it is pending: None, Priority, Resources, JobHeldUser, ...
     priority: int = 0
+    nice: int = 0  # what its user, or an administrator, takes off its priority
     held: bool = False
     restarts: int = 0
     submitted: float = 0.0  # Slurm sets this anew at a requeue
     eligible: float = 0.0
+    expected: float = 0.0  # of a pending job: when Slurm foretells its start; 0: it does not
     started: float = 0.0  # 0: never; of the present (or, ended, the last) run
     ended: float = 0.0
     time_limit: float | None = None  # seconds; None: unlimited
@@ -42,6 +55,7 @@ class JobRecord:
     tres_per_job: str = ""  # such as gres/gpu:v100=4, as written by Slurm
     tres_per_node: str = ""
     tres_per_task: str = ""
+    tres: str = ""  # of all nodes, such as cpu=4,mem=2000M,node=1,gres/gpu=2: has, or asks for
     per_gpu: str = ""  # CPUs and memory that it asks for per GPU
     features: str = ""
     dependency: str = ""
@@ -56,6 +70,8 @@ class JobRecord:
     admin_comment: str = ""
     requeue: bool = False
     array_job: int = 0  # 0: not of an array
+    array_task: str = ""  # its index; of tasks that wait together, as one job, such as 0-3,7
+    reservation: str = ""  # names that it asked for; of a running job also one that drew it
     satellites: tuple[JobRecord, ...] = ()
     """The jobs that hold GPUs for this run of it, running or waiting; see satellites.attach."""
 
@@ -63,6 +79,11 @@ class JobRecord:
     def marked(self) -> bool:
         """Whether the job opted in (only job_submit.lua and administrators can write this)."""
         return self.admin_comment.startswith(MARK)
+
+    @property
+    def several(self) -> bool:
+        """Whether it stands for tasks of an array that Slurm has not made jobs of yet."""
+        return bool(self.array_task) and not self.array_task.isdecimal()
 
     @property
     def is_satellite(self) -> bool:
@@ -96,13 +117,60 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Nodes that are kept for some jobs for some time, as Slurm reports it."""
+
+    name: str
+    nodes: frozenset[str]
+    start: float = 0.0
+    end: float = inf
+    flags: frozenset[str] = frozenset()  # MAINT FLEX MAGNETIC OVERLAP ANY_NODES DAILY ...
+    users: frozenset[str] = frozenset()  # one that begins with `-` is kept out
+    accounts: frozenset[str] = frozenset()  # the same
+    groups: str = ""
+    part: str = ""  # what of each node it has, such as `4 cores`; empty: all
+
+    def active(self, now: float) -> bool:
+        return self.start <= now < self.end
+
+    def admits(self, user: str, account: str) -> bool:
+        """Whether Slurm lets jobs of this user and account in; of groups nothing is known here."""
+        if self.groups and not self.users:
+            return False
+        return _among(user, self.users) and _among(account, self.accounts)
+
+
+def _among(name: str, listed: frozenset[str]) -> bool:
+    """Slurm's lists name either who may, or, with a `-` before each, who may not."""
+    kept_out = {each[1:] for each in listed if each.startswith("-")}
+    return name not in kept_out if kept_out or not listed else name in listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All jobs and nodes as Slurm reported them at one time."""
+    """All jobs and nodes, and the reservations, as Slurm reported them at one time."""
 
     taken: float
     jobs: Mapping[int, JobRecord]
     nodes: Mapping[str, NodeRecord]
     switches: Mapping[str, tuple[str, ...]]  # node -> switches above it, leaf first
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """`job 7` or `node n1` -> why its record could not be read, so that it is left out above."""
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
+
+    def barred(self, node: NodeRecord) -> frozenset[str]:
+        """The states that keep everything new off a node; reservations keep off each job anew."""
+        out = node.states & OUT_OF_SERVICE
+        if out <= BY_RESERVATION and any(
+            node.name in each.nodes and each.active(self.taken)
+            for each in self.reservations.values()
+        ):
+            return frozenset()
+        return out
+
+    def makes_no_sense(self, job: int) -> bool:
+        """Whether Slurm lists the job in words that can't be read: nothing is concluded of it."""
+        return f"job {job}" in self.unread
 
 
 class Reader(Protocol):

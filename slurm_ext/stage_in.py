@@ -18,14 +18,17 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 GIB = 2**30
 CHUNK = 2**20
 FAULT = ".fault"  # as in slurm_ext/spank/stage_in.c
 LONGEST_FAULT = 200
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CannotStage(Exception):
@@ -53,37 +56,77 @@ class Bounds:
         return cls(**said)
 
 
-def stage(source: Path, folder: Path, name: str, bounds: Bounds) -> int:
-    """Copy source to folder/name; the bytes it has. Raises CannotStage and leaves no part of it."""
+@contextmanager
+def new_folder(folder: Path) -> Iterator[int]:
+    """The folder, open, which this process has made and nobody else can write in.
+
+    Raises CannotStage. What is done by its descriptor is done in no other folder, wherever its
+    path leads meanwhile: every user may make folders beside it.
+    """
+    above = handle = -1
     try:
-        folder.mkdir(mode=0o700)
+        above = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if os.fstat(above).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise CannotStage(f"{folder.parent}: anybody may move others' folders; chmod +t it")
+        os.mkdir(folder.name, 0o700, dir_fd=above)
+        handle = os.open(folder.name, _FOLDER, dir_fd=above)
+        made = os.fstat(handle)
+        if made.st_uid != os.geteuid() or stat.S_IMODE(made.st_mode) & 0o077:
+            raise CannotStage(f"{folder}: others have put a folder of theirs here")
+        yield handle
     except FileNotFoundError:
         raise CannotStage(f"{folder.parent} is not there; is ones-agent running?") from None
+    except FileExistsError as fault:
+        raise CannotStage(f"{folder}: {fault.strerror}{_whose(folder.name, above)}") from None
     except OSError as fault:
         raise CannotStage(f"{folder}: {fault.strerror}") from None
-    part = folder / f".{name}.part"
+    finally:
+        for each in (above, handle):
+            if each >= 0:
+                os.close(each)
+
+
+def _whose(name: str, above: int) -> str:
+    with suppress(OSError):
+        return f", made by user {os.lstat(name, dir_fd=above).st_uid}"
+    return ""
+
+
+def stage(source: Path, folder: Path, name: str, bounds: Bounds) -> int:
+    """Copy source to folder/name, in a new folder; the bytes it has. Raises CannotStage."""
+    with new_folder(folder) as handle:
+        return fill(handle, source, folder / name, bounds)
+
+
+def fill(folder: int, source: Path, target: Path, bounds: Bounds) -> int:
+    """Copy source to target, whose folder is open as `folder`; the bytes it has.
+
+    Raises CannotStage and leaves no part of it.
+    """
+    name, part = target.name, f".{target.name}.part"
     try:
         size = sum(entry.lstat().st_size for entry in _entries(source))
-        _fits(size, folder, bounds)
-        copied = _Copy(bounds, most=size + CHUNK).tree(source, part)
-        part.rename(folder / name)
+        _fits(size, os.fstatvfs(folder), target.parent.parent, bounds)
+        copied = _Copy(bounds, most=size + CHUNK).tree(source, part, folder)
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
         return copied
     except OSError as fault:
         raise CannotStage(f"{fault.filename or source}: {fault.strerror}") from None
+    except RecursionError:
+        raise CannotStage(f"{source}: its folders are nested too deeply") from None
     finally:
-        _remove(part)
+        _remove(part, folder)
 
 
-def _fits(size: int, folder: Path, bounds: Bounds) -> None:
+def _fits(size: int, room: os.statvfs_result, disk: Path, bounds: Bounds) -> None:
     if size > bounds.most_gib * GIB:
         raise CannotStage(
             f"{size / GIB:.1f} GiB are more than the {bounds.most_gib:g} GiB that may be staged"
         )
-    room = os.statvfs(folder)
     left = room.f_bavail * room.f_frsize - size
     if left < bounds.keep_free * room.f_blocks * room.f_frsize:
         raise CannotStage(
-            f"{size / GIB:.1f} GiB do not fit into {folder.parent}, of which"
+            f"{size / GIB:.1f} GiB do not fit into {disk}, of which"
             f" {100 * bounds.keep_free:.0f}% stay free"
         )
 
@@ -109,37 +152,43 @@ class _Copy:
         self._begun = time.monotonic()
         self.bytes = 0
 
-    def tree(self, source: Path, target: Path) -> int:
+    def tree(self, source: Path, name: str, folder: int) -> int:
+        """Copy source to `name` in the open folder; the bytes so far."""
         if source.is_dir():
-            target.mkdir(mode=0o700)
-            for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
-                self._entry(Path(entry.path), target / entry.name)
+            os.mkdir(name, 0o700, dir_fd=folder)
+            below = os.open(name, _FOLDER, dir_fd=folder)
+            try:
+                for entry in sorted(source.iterdir()):
+                    self._entry(entry, entry.name, below)
+            finally:
+                os.close(below)
         else:
-            self._file(source, target)
+            self._file(source, name, folder)
         return self.bytes
 
-    def _entry(self, source: Path, target: Path) -> None:
+    def _entry(self, source: Path, name: str, folder: int) -> None:
         kind = source.lstat().st_mode
         if stat.S_ISLNK(kind):
-            target.symlink_to(source.readlink())
+            os.symlink(source.readlink(), name, dir_fd=folder)
         elif stat.S_ISDIR(kind):
-            self.tree(source, target)
+            self.tree(source, name, folder)
         elif stat.S_ISREG(kind):
-            self._file(source, target)
+            self._file(source, name, folder)
         else:
             raise CannotStage(f"{source}: neither file nor folder nor link")
 
-    def _file(self, source: Path, target: Path) -> None:
+    def _file(self, source: Path, name: str, folder: int) -> None:
         if not stat.S_ISREG(source.stat().st_mode):
             raise CannotStage(f"{source}: neither file nor folder nor link")
-        with source.open("rb") as read, target.open("xb") as written:
+        with source.open("rb") as read, _create(name, folder) as written:
             while chunk := read.read(CHUNK):
                 self.bytes += len(chunk)
                 if self.bytes > self._most:
                     raise CannotStage(f"{source}: it grows while it is copied")
                 written.write(chunk)
                 self._wait()
-        shutil.copystat(source, target)
+            written.flush()  # what is written later would change its times
+            shutil.copystat(source, f"/proc/self/fd/{written.fileno()}")
 
     def _wait(self) -> None:
         if self._pace:
@@ -148,24 +197,39 @@ class _Copy:
                 time.sleep(ahead)
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _create(name: str, folder: int) -> BinaryIO:
+    """A new file in the open folder."""
+    handle = os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
+    return os.fdopen(handle, "wb")
+
+
+def _remove(name: str, folder: int) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except OSError:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
 
 def here(folder: Path, source: Path, name: str) -> str:
     """Stage on this node; '' or what went wrong."""
     config = Path(os.environ.get("ONES_CONF") or "/etc/ones/ones.toml")
     try:
-        stage(source, folder, name, Bounds.read(config))
+        with new_folder(folder) as handle:
+            try:
+                fill(handle, source, folder / name, Bounds.read(config))
+            except CannotStage as fault:
+                with suppress(OSError), _create(FAULT, handle) as file:
+                    file.write(_line(fault).encode())
+                raise
     except CannotStage as fault:
-        line = " ".join(str(fault).split())[:LONGEST_FAULT]
-        with suppress(OSError):
-            (folder / FAULT).write_text(line)
-        return line
+        return _line(fault)
     return ""
+
+
+def _line(fault: CannotStage) -> str:
+    return " ".join(str(fault).split())[:LONGEST_FAULT]
 
 
 def everywhere(folder: Path, source: Path, name: str) -> str:
@@ -200,6 +264,11 @@ def _tell(fault: str) -> None:
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a part is removed
     words: Sequence[str] = sys.argv[1:]
+    if words == ["--version"]:
+        from importlib.metadata import version  # noqa: PLC0415 - of no use to a copy
+
+        print(f"ones-stage-in, version {version('ones-slurm')}")
+        return
     on_this_node = words[:1] == ["--here"]
     words = words[on_this_node:]
     job = os.environ.get("SLURM_JOB_ID", "")

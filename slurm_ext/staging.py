@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ones.slurm_ext.command_reader import read_jobs
-from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.hostlists import expand, fold
-from ones.slurm_ext.job_json import job_record
+from ones.slurm_ext.layout import gpus_wanted
 from ones.slurm_ext.snapshot import STAGE_MARK, JobRecord
 
 
 def stages(job: JobRecord) -> bool:
-    """Whether this is a stage-in job."""
-    return job.admin_comment.startswith(STAGE_MARK)
+    """Whether this is a stage-in job. One that has GPUs, or asks for some, is none."""
+    return job.admin_comment.startswith(STAGE_MARK) and not job.gpus_on and not gpus_wanted(job)
 
 
 class StageJobs:
     """Writes to stage-in jobs, and to no others."""
 
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     def let_run(self, job: int, *, main: JobRecord, nodes: Sequence[str]) -> None:
         """Let the held stage-in job run on these nodes, where and as whom the main job will.
@@ -38,38 +37,32 @@ class StageJobs:
         if before.user != main.user:
             raise SlurmError(f"stage-in job {job}", f"is not of {main.user}, but of {before.user}")
         wanted = fold(nodes)
-        self._commands.write(
-            "scontrol",
-            "update",
-            f"JobId={job}",
-            f"NumNodes={len(nodes)}-{len(nodes)}",
-            f"NumTasks={len(nodes)}",
-            f"ReqNodeList={wanted}",
-            f"Partition={main.partition}",
-            f"Account={main.account}",
+        self._cluster.update(
+            job,
+            {
+                "NumNodes": f"{len(nodes)}-{len(nodes)}",
+                "NumTasks": str(len(nodes)),
+                "ReqNodeList": wanted,
+                "Partition": main.partition,
+                "Account": main.account,
+            },
         )
         after = self._read(job)
         if after is None or set(expand(after.required_nodes)) != set(nodes):
             raise SlurmError(f"scontrol update JobId={job}", f"it was not given {wanted}")
-        self._commands.write("scontrol", "release", str(job))
+        self._cluster.release(job)
 
     def cancel(self, job: int) -> None:
         """End a stage-in job; nothing where it has ended. Raises SlurmError."""
         if self._read(job) is not None:
-            self._commands.write("scancel", str(job))
+            self._cluster.cancel(job)
 
     def comment(self, job: int) -> str:
         """What the stage-in job said of its failure, or ''."""
-        for raw in read_jobs(self._commands, [job]):
-            said = raw.get("comment")
-            if raw["job_id"] == job and isinstance(said, str):
-                return said.partition("ones-stage-in: ")[2][:200]
-        return ""
+        found = self._cluster.job(job)
+        return "" if found is None else found.comment.partition("ones-stage-in: ")[2][:200]
 
     def _read(self, job: int) -> JobRecord | None:
         """The job, or None where there is none that is a stage-in job."""
-        for raw in read_jobs(self._commands, [job]):
-            record = job_record(raw) if raw["job_id"] == job else None
-            if record is not None and stages(record):
-                return record
-        return None
+        found = self._cluster.job(job)
+        return found.record if found is not None and stages(found.record) else None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.counts import count_in
 from ones.slurm_ext.sacct import sacct_rows
 
 _COLUMNS = (
@@ -25,8 +26,10 @@ _COLUMNS = (
     "TimelimitRaw",
 )
 KIB = {"": 1 / 1024, "K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3, "P": 1024.0**4}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)B?([cn]?)", re.IGNORECASE)
-_TIME = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+(?:\.[0-9]+)?)")
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([KMGTP]?)B?([cn]?)", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,30 +55,32 @@ class Usage:
 
 def usage_of(commands: Commands, jobs: Iterable[int]) -> list[Usage]:
     """The ended runs of these jobs. Raises SlurmError."""
+    wanted = set(jobs)  # for the number of one task of an array, sacct tells of them all
     runs: list[Usage] = []
     ended = False  # whether the steps that follow are those of the last run in the list
-    for of in sacct_rows(commands, jobs, _COLUMNS):
-        if of["JobIDRaw"].isdecimal():
+    for of in sacct_rows(commands, wanted, _COLUMNS):
+        if count_in(of["JobIDRaw"]) is not None:
             run = _run(of)
             ended = run is not None
             if run is not None:
                 runs.append(run)
         elif ended:
             runs[-1] = _with_step(runs[-1], of)
-    return runs
+    return [run for run in runs if run.job in wanted]
 
 
 def _run(of: dict[str, str]) -> Usage | None:
     """None for what has not ended, or never ran."""
-    if not (of["Start"].isdecimal() and of["End"].isdecimal()):
+    job, started, ended = (count_in(of[name]) for name in ("JobIDRaw", "Start", "End"))
+    if job is None or started is None or ended is None:
         return None
     nodes = max(_count(of["NNodes"]), 1)
     return Usage(
-        job=int(of["JobIDRaw"]),
+        job=job,
         ordinal=_count(of["Restarts"]),
         state=of["State"].split(" ", 1)[0],  # CANCELLED by UID
-        started=float(of["Start"]),
-        ended=float(of["End"]),
+        started=float(started),
+        ended=float(ended),
         nodes=nodes,
         cpus=_count(of["AllocCPUS"]),
         memory_asked=_asked(of["ReqMem"], nodes=nodes, cpus=_count(of["AllocCPUS"])),
@@ -126,4 +131,4 @@ def seconds_in(text: str) -> float | None:
 
 
 def _count(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return count_in(text) or 0

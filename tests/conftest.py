@@ -6,19 +6,34 @@ import importlib.util
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = ("ctl", "n1", "n2", "n3", "n4")
+LAST_WORDS = """
+squeue --all; sinfo --Node; timeout 5 onesctl status; timeout 5 onesctl jobs
+tail -n 60 /var/log/ones/onesd.log
+"""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed here; scripts/test runs this in the cluster's image")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
+    """A test that fails on a cluster tells what the cluster and onesd were at."""
+    report = (yield).get_result()
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.when == "call" and report.failed and isinstance(cluster, Cluster):
+        said = cluster.run("ctl", LAST_WORDS, check=False)
+        report.sections.append((f"{cluster.name} when it failed", said.stdout + said.stderr))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +48,7 @@ class Cluster:
         command: Sequence[str] | str,
         user: str | None = None,
         *,
-        timeout: float = 60,
+        timeout: float = 180,
         check: bool = True,
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:

@@ -22,12 +22,15 @@ import msgspec
 
 from ones.daemon.agent.attribution import Owner
 from ones.daemon.agent.messages import MOST_BYTES, Message, Refused, read_message
+from ones.daemon.descriptors import BACKLOG, for_visitors
 from ones.daemon.wire import Lease
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
-MOST_CONNECTIONS = 4096
+MOST_CONNECTIONS = 4096  # fewer where fewer descriptors are allowed
 MOST_OF_ONE_USER = 256
+FOR_ROOT = 64  # connections that only root and our own user may have: slurmstepd is root's
+MOST_TOLD = 4096  # refusals that are logged
 MOST_FAULTS = 16  # refusals after which a connection is closed
 PENALTY = 0.1  # seconds that a refused sender waits for its answer
 _ENV = re.compile(rb"env ([1-9][0-9]{0,9}) ([0-9]{1,10})\r?")
@@ -65,6 +68,8 @@ class Door:
         self._connections: Counter[int] = Counter()
         self._told: set[tuple[int, str]] = set()
         self._trusted = {0, os.geteuid()}
+        self._most = for_visitors(MOST_CONNECTIONS) - FOR_ROOT
+        self._most_of_one = max(1, min(MOST_OF_ONE_USER, self._most // 2))
 
     async def open(self) -> asyncio.Server:
         """Listen; raises OnesError where that can't be or another agent already does."""
@@ -72,7 +77,7 @@ class Door:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             _remove_stale(self._path)
             server = await asyncio.start_unix_server(
-                self._serve, self._path, limit=MOST_BYTES, backlog=256
+                self._serve, self._path, limit=MOST_BYTES, backlog=BACKLOG
             )
             self._path.chmod(0o666)
         except OSError as fault:
@@ -85,8 +90,8 @@ class Door:
         peer = _peer(writer)
         trusted = peer.uid in self._trusted
         crowded = (
-            self._connections[peer.uid] >= MOST_OF_ONE_USER
-            or self._connections.total() >= MOST_CONNECTIONS
+            self._connections[peer.uid] >= self._most_of_one
+            or self._connections.total() >= self._most
         )
         if crowded and not trusted:
             self._visitors.refused("too_many")
@@ -146,7 +151,7 @@ class Door:
     def _tell(self, peer: Peer, owner: Owner | None, refusal: Refused) -> None:
         """Count it, and log a user's first of each kind: a flood of lies must not fill a disk."""
         self._visitors.refused(refusal.why)
-        if (peer.uid, refusal.why) in self._told or len(self._told) > MOST_CONNECTIONS:
+        if (peer.uid, refusal.why) in self._told or len(self._told) > MOST_TOLD:
             return
         self._told.add((peer.uid, refusal.why))
         job = f"job {owner.job}" if owner else f"process {peer.pid}"

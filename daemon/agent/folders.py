@@ -7,13 +7,13 @@ hostile: nothing in it is followed, waited for, or read beyond its limit.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ones.daemon.agent.messages import MOST_BYTES, Op
+from ones.daemon.agent.removal import Removal
 from ones.slurm_ext.errors import OnesError
 
 _OPS: tuple[Op, ...] = ("report", "checkpoint")
@@ -38,6 +38,7 @@ class JobFolders:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._removal = Removal(root)
         self._seen: dict[tuple[int, Op], _Mark] = {}
 
     def open(self) -> None:
@@ -83,10 +84,10 @@ class JobFolders:
         return path
 
     def remove(self, job: int) -> None:
-        """Remove a job's folder and all in it; links in it are removed, never followed."""
+        """Take a job's folder away; what is in it goes bit by bit, with the scans that follow."""
         for op in _OPS:
             self._seen.pop((job, op), None)
-        shutil.rmtree(self.path(job), ignore_errors=True)
+        self._removal.take(str(job))
 
     def jobs(self) -> list[int]:
         """The jobs that have a folder."""
@@ -94,6 +95,7 @@ class JobFolders:
 
     def scan(self) -> list[Found]:
         """The files that are new or have changed since the last scan."""
+        self._removal.go_on()
         found = []
         for job in self.jobs():
             try:

@@ -7,30 +7,13 @@ from dataclasses import dataclass, field
 
 from ones.daemon.agent.attribution import Process
 from ones.daemon.agent.messages import Refused
+from ones.daemon.pace import Pace
 from ones.daemon.wire import Checkpoint, Lease, Live, Received, Report
 
 MOST_JOBS = 1024
 MOST_PROCESSES = 1024  # watched of one job
 KEPT_AFTER_END = 60.0  # seconds that an ended job's last words go on being sent
 KEPT_UNSENT = 3600.0  # the same while the controller does not hear us
-
-
-@dataclass(slots=True)
-class Pace:
-    """A token bucket: `burst` messages at once, `rate` a second in the long run."""
-
-    rate: float
-    burst: float
-    tokens: float
-    at: float = 0.0
-
-    def take(self, now: float) -> bool:
-        self.tokens = min(self.burst, self.tokens + max(0.0, now - self.at) * self.rate)
-        self.at = now
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
 
 
 @dataclass(slots=True)

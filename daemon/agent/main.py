@@ -102,12 +102,15 @@ def _node_name(given: str | None) -> str:
 
 
 def _uids(controller_user: str) -> set[int]:
-    """Who may have signed orders: onesd's user, where this node knows him, root, and our own."""
+    """Who may have signed an answer: onesd's user, where this node knows him, root, and our own."""
     known = {0, os.geteuid()}
     try:
         return known | {pwd.getpwnam(controller_user).pw_uid}
     except KeyError:
-        log.warning("no user %s here: no job is resized live; see controller_user", controller_user)
+        log.warning(
+            "no user %s here: only root's answers are taken for onesd's; see controller_user",
+            controller_user,
+        )
         return known
 
 

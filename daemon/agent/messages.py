@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Literal
 
 import msgspec
@@ -15,6 +16,7 @@ MOST_BYTES = 65536
 Why = Literal["malformed", "foreign", "unproven", "too_fast"]
 Op = Literal["report", "checkpoint"]
 Message = Report | Checkpoint | Live
+_NODE = re.compile(r"[\w.-]{1,255}", re.ASCII)
 _MAY_DIVERGE = ("loss", "accuracy", "grad_sqr", "grad_var")
 
 
@@ -22,7 +24,9 @@ class Refused(OnesError):
     """A message is not taken; `why` is the word by which refusals are counted."""
 
     def __init__(self, why: Why, reason: str) -> None:
-        super().__init__(" ".join(reason.split())[:300])
+        shown = " ".join(reason.split())[:300]
+        # It goes to logs and terminals, and much of it may be the sender's.
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown))
         self.why = why
 
 
@@ -56,6 +60,8 @@ def read_message(data: bytes, *, job: int, op: Op | None = None) -> Message:
         raise Refused("malformed", "'reason' has characters that can't be printed")
     if isinstance(message, Live) and not all(_is_job(part) for part in message.parts):
         raise Refused("malformed", "'parts' names what is no job, or too many jobs")
+    if isinstance(message, Live) and not all(_NODE.fullmatch(node) for node in message.own):
+        raise Refused("malformed", "'own' names what is no node")
     return message
 
 
@@ -68,6 +74,10 @@ def _object(data: bytes) -> dict[str, object]:
     try:
         # A number of thousands of digits is a ValueError, too.
         found = json.loads(data.decode("utf-8"))
+        # Half of a surrogate pair can be written in JSON, and in nothing that we send on.
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise Refused("malformed", "half of a surrogate pair, which is no text") from None
     except UnicodeDecodeError:
         raise Refused("malformed", "not UTF-8 text; send one JSON object a line") from None
     except RecursionError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,8 @@ from prometheus_client.registry import Collector
 from ones.daemon.wire import GpuSample
 from ones.slurm_ext.errors import OnesError
 
-_GPU = ["node", "gpu", "uuid"]
+# `node` joins with Slurm's own metrics, the others with those of dcgm-exporter, by its names.
+_GPU = ["node", "Hostname", "gpu", "UUID"]
 _GAUGES: tuple[tuple[str, str, Callable[[GpuSample], float | None]], ...] = (
     ("healthy", "1 while the driver reaches the GPU.", lambda gpu: gpu.healthy),
     ("utilization_ratio", "Share of time with a kernel.", lambda gpu: gpu.utilization),
@@ -77,6 +79,7 @@ class _Gpus(Collector):
 
     def __init__(self, node: str, metrics: Metrics) -> None:
         self._node = node
+        self._host = socket.gethostname()
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
@@ -100,7 +103,7 @@ class _Gpus(Collector):
         yield info
 
     def _labels(self, gpu: GpuSample) -> list[str]:
-        return [self._node, str(gpu.minor), gpu.uuid]
+        return [self._node, self._host, str(gpu.minor), gpu.uuid]
 
 
 async def serve(metrics: Metrics, address: str) -> web.AppRunner:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 TICK = 0.5  # seconds between two looks at job folders, ended processes and XIDs
 WATCHDOG_TICKS = 10
 MOST_ENDED = 1000  # in one report
+MOST_TOLD = 1000  # refusals that are logged
+MOST_SKEW = 60.0  # seconds that onesd's clock may be ahead of ours
 LONGEST_PAUSE = 60.0  # after failures of ours
 
 
@@ -66,6 +68,7 @@ class NodeAgent:
         self._jobs = Jobs()
         self._stages = StageFolders(Path(stage_folder))
         self._needed: Heard | None = None  # what onesd last said of staged data
+        self._told_skew = False
         self._told: set[tuple[int, str]] = set()
         self._ended: set[int] = set()  # jobs of whose end onesd has not heard yet
         self._pusher = Pusher(
@@ -137,7 +140,10 @@ class NodeAgent:
         """Look at what changes between two reports; push at once what onesd waits for."""
         urgent = False
         for found in await asyncio.to_thread(self._folders.scan):
-            urgent |= self._take_file(found)
+            try:
+                urgent |= self._take_file(found)
+            except (ValueError, TypeError, ArithmeticError, RecursionError):
+                log.exception("job %d: %s.json is left out", found.job, found.op)
         # After the folders: a job's last word may be its last deed.
         ended = self._jobs.bury(self._processes.alive, now=time.time())
         self._ended.update(ended)
@@ -145,19 +151,29 @@ class NodeAgent:
         if urgent:
             self._pusher.soon()
         needed, self._needed = self._needed, None
-        if needed is not None and needed.staged_at:
+        if needed is not None and 0 < needed.staged_at <= time.time() + MOST_SKEW:
             clean = self._stages.clean
             for job in await asyncio.to_thread(clean, needed.staged, seen=needed.staged_at):
                 log.info("what stage-in job %d brought is removed", job)
+        await asyncio.to_thread(self._stages.go_on)
         for job in self._jobs.forget(now=time.time()):
             async with self._folders_change:
                 if job not in self._jobs:
                     await asyncio.to_thread(self._folders.remove, job)
+                    self._told = {told for told in self._told if told[0] != job}
 
     def _learn(self, heard: Heard) -> None:
         for lease in heard.leases:
             self._jobs.learn(lease)
         self._needed = heard
+        ahead = heard.staged_at - time.time()
+        if ahead > MOST_SKEW and not self._told_skew:
+            log.warning(
+                "onesd saw Slurm %.0f s from now: no staged data are removed until the clocks of"
+                " both hosts agree",
+                ahead,
+            )
+        self._told_skew = ahead > MOST_SKEW
 
     async def _look(self) -> None:
         ticks = 0
@@ -201,8 +217,9 @@ class NodeAgent:
             news = self._jobs.hear(received, now=now, unpaced=True)
         except Refused as refusal:
             self.metrics.refused.labels(refusal.why).inc()
-            if (found.job, str(refusal)) not in self._told and len(self._told) < 1000:
-                self._told.add((found.job, str(refusal)))
+            # The first of each kind: one job's many faults must not fill the journal.
+            if (found.job, refusal.why) not in self._told and len(self._told) < MOST_TOLD:
+                self._told.add((found.job, refusal.why))
                 log.warning("job %d: %s.json refused: %s", found.job, found.op, refusal)
             return False
         self._count(received)

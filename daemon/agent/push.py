@@ -19,9 +19,13 @@ from ones.daemon.wire import (
     CREDENTIAL,
     HEARD_PURPOSE,
     LEASE_PURPOSE,
+    MOST_REPORT,
+    NODE,
     Heard,
     Lease,
     NodeReport,
+    Received,
+    answer_to,
 )
 from ones.slurm_ext.errors import OnesError
 
@@ -32,7 +36,9 @@ DEBOUNCE = 0.2  # seconds in which several urgent things become one push
 LEAST_GAP = 0.5  # seconds between two pushes, however urgent
 MOST_BACKOFF = 3  # intervals between two attempts to reach a controller that is silent
 JITTER = 0.1  # of the interval, so that a cluster's agents don't speak as one
-MOST_ANSWER = 65536
+STRANGE = "takes no reports; is it another program, or of another release?"
+MOST_LEFT_OUT = 1000  # jobs that are named for it
+MOST_ANSWER = 2**20  # bytes
 
 Sign = Callable[[str, str, bytes], str]  # purpose, subject, body -> credential
 # credential, purpose, subject, body -> whether onesd has signed it. Raises MungeError.
@@ -41,6 +47,10 @@ Trust = Callable[[str, str, str, bytes], bool]
 
 class ControllerError(OnesError):
     """onesd can't be reached or refuses us."""
+
+
+class Unproved(ControllerError):
+    """Something answers, and nothing proves that it is onesd: nothing it says counts."""
 
 
 class Onesd:
@@ -59,66 +69,74 @@ class Onesd:
         self._node = node
         self._sign = sign
         self._trust = trust if trust is not None else signed_by({0, os.geteuid()})
-        self._doubted = ""
+        self._left_out: set[int] = set()  # jobs of whose words onesd can't be told
 
     async def send(self, report: NodeReport) -> Heard:
         """Push a report; what onesd says to it. Raises ControllerError."""
-        body = msgspec.json.encode(report)
-        found = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
-        if found is None:
-            raise self._fault("takes no reports; is it another program, or of another release?")
-        answer, credential = found
+        body = self._encoded(report)
+        answer = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
+        if answer is None:
+            raise self._fault(STRANGE)
         try:
-            heard = msgspec.json.decode(answer, type=Heard)
-        except msgspec.DecodeError:
-            return Heard()  # it has taken the report, and leases come with every answer
-        ordered = any(lease.order for lease in heard.leases)
-        if ordered and not await self._trusted(answer, credential):
-            leases = tuple(msgspec.structs.replace(lease, order=None) for lease in heard.leases)
-            return msgspec.structs.replace(heard, leases=leases)
-        return heard
+            return msgspec.json.decode(answer, type=Heard)
+        except msgspec.DecodeError as fault:
+            raise self._fault(f"answers what this agent does not understand: {fault}") from None
 
-    async def _trusted(self, answer: bytes, credential: str) -> bool:
-        """Whether orders to jobs in an answer are onesd's own; told once where they are not."""
+    def _encoded(self, report: NodeReport) -> bytes:
+        """The report as it travels, without what a job said that can't be told, or is too long."""
         try:
-            good = await asyncio.to_thread(
-                self._trust, credential, HEARD_PURPOSE, self._node, answer
-            )
-            doubt = "" if good else "another user has signed it; see controller_user"
-        except munge.MungeError as fault:
-            good, doubt = False, str(fault)
-        if doubt and doubt != self._doubted:
-            log.warning(
-                "orders to jobs in an answer of %s are left out: %s", self._controller, doubt
-            )
-        self._doubted = doubt
-        return good
+            body = msgspec.json.encode(report)
+            if len(body) <= MOST_REPORT:
+                return body
+        except ValueError:
+            pass
+        told: list[tuple[int, Received]] = []
+        for received in report.received:
+            try:
+                told.append((len(msgspec.json.encode(received)), received))
+            except ValueError as fault:
+                self._leave_out(received, str(fault))
+        room = MOST_REPORT // 2
+        kept = []
+        for size, received in sorted(told, key=lambda one: one[0]):
+            room -= size + 1
+            if room >= 0:
+                kept.append(received)
+            else:
+                self._leave_out(received, "the node's report is too long with it")
+        return msgspec.json.encode(msgspec.structs.replace(report, received=tuple(kept)))
+
+    def _leave_out(self, received: Received, why: str) -> None:
+        job = received.message.job
+        if job not in self._left_out and len(self._left_out) < MOST_LEFT_OUT:
+            self._left_out.add(job)
+            log.warning("job %d: what it reported is not passed on: %s", job, why)
 
     async def lease(self, job: int) -> Lease | None:
         """What onesd gave the job, None where it knows nothing of it; raises ControllerError."""
         path, subject = f"/v1/lease/{job}", str(job).encode()
         try:
             async with asyncio.timeout(LEASE_TIMEOUT):
-                found = await self._ask("GET", path, LEASE_PURPOSE, None, signed=subject)
+                answer = await self._ask("GET", path, LEASE_PURPOSE, None, signed=subject)
         except TimeoutError:
             raise self._fault(f"no answer within {LEASE_TIMEOUT} s") from None
-        if found is None:
+        if answer is None:
             return None
         try:
-            lease = msgspec.json.decode(found[0], type=Lease)
+            lease = msgspec.json.decode(answer, type=Lease)
             return msgspec.structs.replace(lease, order=None)
         except msgspec.DecodeError as fault:
             raise self._fault(f"answers what is no lease: {fault}") from None
 
     async def _ask(
         self, method: str, path: str, purpose: str, body: bytes | None, *, signed: bytes
-    ) -> tuple[bytes, str] | None:
-        """One request: the answer and its credential, if it has one; None for 404."""
+    ) -> bytes | None:
+        """One request: the answer that onesd itself has signed; None for a 404 of its own."""
         try:
             credential = await asyncio.to_thread(self._sign, purpose, self._node, signed)
         except munge.MungeError as fault:
             raise ControllerError(str(fault)) from None
-        headers = {"Authorization": f"Munge {credential}", "Ones-Node": self._node}
+        headers = {"Authorization": f"Munge {credential}", NODE: self._node}
         if body is not None:
             headers["Content-Type"] = "application/json"
         url = f"http://{self._controller}{path}"
@@ -127,16 +145,35 @@ class Onesd:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=patience, allow_redirects=False
             ) as answer:
-                text = await answer.content.read(MOST_ANSWER)
-                if answer.status == 404:
-                    return None
-                if answer.status != 200:
-                    raise self._fault(f"refuses: {_error(text) or answer.reason}")
-                return text, answer.headers.get(CREDENTIAL, "")
+                text = await _whole(answer.content)
+                status, reason = answer.status, answer.reason
+                seal = answer.headers.get(CREDENTIAL, "")
         except TimeoutError:
             raise self._fault(f"no answer within {PUSH_TIMEOUT:g} s") from None
         except (aiohttp.ClientError, OSError) as fault:
             raise self._fault(f"can't be reached: {fault}") from None
+        if len(text) > MOST_ANSWER:
+            raise self._fault(f"answers with more than {MOST_ANSWER} bytes")
+        if status not in (200, 404):
+            raise self._fault(f"refuses: {_error(text) or reason}")
+        if status == 404 and not seal:
+            raise self._fault(STRANGE)
+        await self._must_be_onesds(credential, text, seal)
+        return text if status == 200 else None
+
+    async def _must_be_onesds(self, asked: str, answer: bytes, seal: str) -> None:
+        """Raises Unproved unless onesd has signed this answer to this very request."""
+        if not seal:
+            raise Unproved(f"an answer of {self._controller} is not signed; it is left out")
+        try:
+            good = await asyncio.to_thread(
+                self._trust, seal, HEARD_PURPOSE, self._node, answer_to(asked, answer)
+            )
+            doubt = "" if good else "another user has signed it; see controller_user"
+        except munge.MungeError as fault:
+            doubt = " ".join(str(fault).split())[:200]
+        if doubt:
+            raise Unproved(f"an answer of {self._controller} is left out: {doubt}")
 
     def _fault(self, what: str) -> ControllerError:
         return ControllerError(" ".join(f"onesd at {self._controller} {what}".split())[:300])
@@ -190,14 +227,16 @@ class Pusher:
         try:
             heard = await self._onesd.send(report)
         except ControllerError as fault:
-            self._failures += 1
+            # Whoever answers without proof may have passed the report on: onesd, most likely, whose
+            # user this node doesn't know. So no report comes later for it.
+            self._failures += not isinstance(fault, Unproved)
             if str(fault) != self._told:
                 self._told = str(fault)
                 log.warning("%s; trying again", fault)
             self._done(report, False)
             return
-        if self._failures:
-            log.info("onesd hears us again, after %d attempts", self._failures)
+        if self._told:
+            log.info("onesd hears us again, after %d attempts", max(1, self._failures))
         self._failures, self._told = 0, ""
         self._learn(heard)
         self._done(report, True)
@@ -214,6 +253,14 @@ def signed_by(uids: Collection[int]) -> Trust:
         return munge.verify(credential, purpose, subject, body).uid in uids
 
     return trust
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """An answer, read until it is too long."""
+    found = b""
+    while len(found) <= MOST_ANSWER and (piece := await content.read(MOST_ANSWER + 1 - len(found))):
+        found += piece
+    return found
 
 
 def _error(text: bytes) -> str:

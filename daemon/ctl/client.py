@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from ones.daemon import munge
-from ones.daemon.config import Config
+from ones.daemon.config import Config, load_config
 from ones.daemon.wire import CTL_PURPOSE
 from ones.slurm_ext.errors import OnesError
 
@@ -28,31 +31,51 @@ class Refused(OnesError):
     """onesd can't do what was asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How onesd is reached, as the command line says."""
+
+    config: Path | None = None  # None: $ONES_CONF, else /etc/ones/ones.toml
+    socket: Path | None = None  # of an onesd on this host, whatever the configuration says
+
+    def settings(self) -> Config:
+        """Raises ConfigError."""
+        return load_config(self.config) if self.socket is None else Config(socket=str(self.socket))
+
+
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("onesd", timeout=TIMEOUT)
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("onesd", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
-def ask(config: Config, method: str, path: str, body: object = None) -> Any:
-    """One question to onesd, its JSON answer. Raises Unreachable, NotAllowed or Refused."""
+def asks(method: str, path: str, body: object = None) -> Any:
+    """One question of the command that runs, and onesd's answer. Raises as `ask` does."""
+    way: Way = click.get_current_context().obj
+    return ask(way, method, path, body)
+
+
+def ask(way: Way, method: str, path: str, body: object = None, *, timeout: float = TIMEOUT) -> Any:
+    """One question to onesd, its JSON answer.
+
+    Raises Unreachable, NotAllowed or Refused, and ConfigError.
+    """
+    config = way.settings()
     data = b"" if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     local = Path(config.socket)
     connection: http.client.HTTPConnection
-    if local.exists():
-        connection, where = _UnixConnection(local), str(local)
+    if local.exists() or way.socket is not None:
+        connection, where = _UnixConnection(local, timeout), str(local)
     else:
         host, port = config.controller_address
-        connection, where = (
-            http.client.HTTPConnection(host, port, timeout=TIMEOUT),
-            f"{host}:{port}",
-        )
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        where = f"{host}:{port}"
         signed = munge.sign(CTL_PURPOSE, f"{method} {path}", data)
         headers["Authorization"] = f"Munge {signed}"
     try:
@@ -73,4 +96,6 @@ def ask(config: Config, method: str, path: str, body: object = None) -> Any:
         raise NotAllowed(answer.get("error", "not allowed"))
     if reply.status != 200:
         raise Refused(answer.get("error", f"onesd answered {reply.status}"))
+    if note := answer.get("meta", {}).get("note"):
+        click.echo(f"onesctl: note: {' '.join(str(note).split())}", err=True)
     return answer

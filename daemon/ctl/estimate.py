@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 from collections.abc import Callable
@@ -12,12 +11,14 @@ from typing import Any
 
 import click
 
-from ones.daemon.config import load_config
-from ones.daemon.ctl.client import ask
-from ones.daemon.ctl.table import cell, duration, table
+from ones.daemon.ctl.client import asks
+from ones.daemon.ctl.completing import job_numbers
+from ones.daemon.ctl.listing import Listing, listing, print_json
+from ones.daemon.ctl.table import Columns, cell
+from ones.daemon.times import duration
 from ones.slurm_ext.batch_script import Asked, read_script
 
-COLUMNS = {
+COLUMNS: Columns = {
     "resource": "RESOURCE",
     "asked": "ASKED",
     "suggested": "SUGGESTED",
@@ -67,27 +68,23 @@ OPTIONS: dict[str, Callable[[str], str]] = {
 
 
 @click.command()
-@click.argument("what", metavar="SCRIPT|JOB")
-@click.option("-n", "--noheader", is_flag=True, help="No heading line.")
-@click.option("-o", "--format", "fields", help="Fields to show, comma separated.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, with a versioned schema.")
-@click.pass_context
-def estimate(
-    context: click.Context, what: str, noheader: bool, fields: str | None, as_json: bool
-) -> None:
+@click.argument("what", metavar="SCRIPT|JOB", shell_complete=job_numbers)
+@listing(COLUMNS)
+def estimate(what: str, *, listing: Listing, as_json: bool) -> None:
     """What a batch script, or a job like one that ran, should ask for, and why.
 
     Runs of the same user and job name that had their GPUs to themselves are looked at. Nothing is
     changed: it is advice.
     """
-    answer = ask(load_config(context.obj), "POST", "/v1/estimate", _question(what))
+    answer = asks("POST", "/v1/estimate", _question(what))
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
-    if not noheader:
-        click.echo(f"{cell(answer['family'])}: {answer['runs']} runs are known")
-    rows = [_row(one, answer["asked"]) for one in answer["estimates"]]
-    click.echo(table(rows, COLUMNS, header=not noheader, fields=fields))
+    if listing.header:
+        runs = answer["runs"]
+        known = "1 run is known" if runs == 1 else f"{runs} runs are known"
+        click.echo(f"{cell(answer['family'])}: {known}")
+    listing.show([_row(one, answer["asked"]) for one in answer["estimates"]])
 
 
 def _question(what: str) -> dict[str, Any]:

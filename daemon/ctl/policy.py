@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from ones.daemon.config import load_config
-from ones.daemon.ctl.client import ask
-from ones.daemon.ctl.table import cell, moment, table
-from ones.policies.registry import offered
+from ones.daemon.ctl.client import asks
+from ones.daemon.ctl.completing import policies
+from ones.daemon.ctl.listing import Listing, json_wanted, listing, print_json
+from ones.daemon.ctl.table import Columns, cell
+from ones.daemon.times import moment
+from ones.policies.catalogue import OFFERS
 
-COLUMNS = {
+COLUMNS: Columns = {
     "policy": "POLICY",
     "optimises": "OPTIMISES",
     "information": "KNOWS",
@@ -27,34 +28,41 @@ def policy() -> None:
 
 
 @policy.command("list")
-@click.option("-n", "--noheader", is_flag=True, help="No heading line.")
-@click.option("-o", "--format", "fields", help="Fields to show, comma separated.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, with a versioned schema.")
-def list_(noheader: bool, fields: str | None, as_json: bool) -> None:
-    """All policies: what each optimises, what it knows of a job, what has to be set first."""
+@click.option("--all", "everything", is_flag=True, help="The rest, too.")
+@listing(COLUMNS)
+def list_(*, everything: bool, listing: Listing, as_json: bool) -> None:
+    """The policies that differ most: what each optimises, what it knows of a job."""
     rows = [
         {
             "policy": name,
-            "optimises": entry.about,
-            "information": entry.information,
-            "needs": entry.needs or None,
+            "optimises": offer.about,
+            "information": offer.information,
+            "needs": offer.needs or None,
         }
-        for name, entry in offered().items()
+        for name, offer in OFFERS.items()
+        if offer.usual or everything
     ]
     if as_json:
-        click.echo(json.dumps({"meta": {"schema": 1}, "policies": rows}, indent=2))
+        print_json({"meta": {"schema": 1}, "policies": rows})
         return
-    shown = [{**row, "information": KNOWS[str(row["information"])]} for row in rows]
-    click.echo(table(shown, COLUMNS, header=not noheader, fields=fields))
+    listing.show([{**row, "information": _knows(str(row["policy"]))} for row in rows])
+    if listing.header and not everything:
+        rest = sum(not offer.usual for offer in OFFERS.values())
+        click.echo(f"onesctl policy list --all shows {rest} more", err=True)
+
+
+def _knows(name: str) -> str:
+    offer = OFFERS[name]
+    return KNOWS["truth" if offer.peer else offer.information]
 
 
 @policy.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON, with a versioned schema.")
-def show(as_json: bool) -> None:
+@json_wanted
+def show(*, as_json: bool) -> None:
     """The policy in force, its settings, and where it comes from."""
     answer = _ask("GET", None)
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     click.echo(_where_from(answer))
     for name, value in sorted(answer["settings"].items()):
@@ -62,19 +70,22 @@ def show(as_json: bool) -> None:
 
 
 @policy.command("set")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=policies)
 @click.option("--default", is_flag=True, help="Go by the configuration again.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, with a versioned schema.")
-def set_(name: str | None, default: bool, as_json: bool) -> None:
+@json_wanted
+def set_(name: str | None, *, default: bool, as_json: bool) -> None:
     """Decide by NAME from the next round on, restarts of onesd included, until --default."""
     if default == (name is not None):
         raise click.UsageError("name a policy, or give --default; onesctl policy list shows all")
     answer = _ask("POST", {"policy": name})
-    click.echo(json.dumps(answer, indent=2) if as_json else _where_from(answer))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(_where_from(answer))
 
 
 def _ask(method: str, body: object) -> Any:
-    return ask(load_config(click.get_current_context().obj), method, "/v1/policy", body)
+    return asks(method, "/v1/policy", body)
 
 
 def _where_from(answer: dict[str, Any]) -> str:

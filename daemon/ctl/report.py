@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from ones.daemon.config import load_config
-from ones.daemon.ctl.client import ask
-from ones.daemon.ctl.table import duration, table
+from ones.daemon.ctl.client import asks
+from ones.daemon.ctl.listing import Listing, listing, print_json
+from ones.daemon.ctl.table import Column, Columns
+from ones.daemon.times import duration
 
-COLUMNS = {
-    "user": "USER",
-    "account": "ACCOUNT",
+COLUMNS: Columns = {
+    "user": Column("USER", 12),
+    "account": Column("ACCOUNT", 12),
     "runs": "RUNS",
     "gpu_hours": "GPU HOURS",
     "busy": "GPUS BUSY",
@@ -31,22 +31,18 @@ def report() -> None:
 
 
 @report.command()
-@click.option("-n", "--noheader", is_flag=True, help="No heading line.")
-@click.option("-o", "--format", "fields", help="Fields to show, comma separated.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, with a versioned schema.")
-@click.pass_context
-def needs(context: click.Context, noheader: bool, fields: str | None, as_json: bool) -> None:
+@listing(COLUMNS)
+def needs(*, listing: Listing, as_json: bool) -> None:
     """By user and account: used and asked, of runs on GPUs that have ended. Means by time.
 
     Yours, or everybody's for an operator. GPU MEMORY is the peak, beside what the card has; memory
     and cores are those of a node.
     """
-    answer = ask(load_config(context.obj), "GET", "/v1/report/needs")
+    answer = asks("GET", "/v1/report/needs")
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
-    rows = [_row(one) for one in answer["users"]]
-    click.echo(table(rows, COLUMNS, header=not noheader, fields=fields))
+    listing.show([_row(one) for one in answer["users"]])
 
 
 def _row(one: dict[str, Any]) -> dict[str, Any]:

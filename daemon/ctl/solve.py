@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from ones.policies.gavel import (
 from ones.policies.model import Floats
 from ones.slurm_ext.errors import OnesError
 
+LEAST, LARGEST = 1e-100, 1e100  # beyond these, products of a few numbers are no numbers any more
 # Policies that ask how much work is left.
 TIMED = ("min_total_duration", "finish_time_fairness", "allox", "shortest_job_first")
 
@@ -71,14 +74,24 @@ def answer(file: Path) -> dict[str, Any]:
     except OSError as fault:
         raise BadCase(str(file), fault.strerror or "can't be read") from None
     except ValueError as fault:
-        raise BadCase(str(file), f"is no JSON: {fault}") from None
+        raise BadCase(str(file), f"is not valid JSON: {fault}") from None
+    except RecursionError:
+        raise BadCase(str(file), "is nested too deep") from None
     try:
         policy, problem, listed = read_case(case)
-        started = time.process_time()
+    except BadProblem as fault:
+        raise BadCase(str(file), str(fault)) from None
+    except RecursionError:
+        raise BadCase(str(file), "its entities are nested too deep") from None
+    started = time.process_time()
+    try:
         allocation = POLICIES[policy].allocate(problem, rng=np.random.default_rng(0))
-        seconds = time.process_time() - started
     except (BadProblem, Unsolved) as fault:
         raise BadCase(str(file), str(fault)) from None
+    except (ArithmeticError, LookupError, ValueError) as fault:
+        said = f"{policy} finds no answer, as its numbers are too far apart: {fault}"
+        raise BadCase(str(file), said) from None
+    seconds = time.process_time() - started
     rows, x = rows_of(allocation, listed)
     return {
         "name": str(case.get("name", file.stem)),
@@ -102,13 +115,15 @@ def answer(file: Path) -> dict[str, Any]:
 def read_case(case: Any) -> tuple[str, Problem, list[list[Any]]]:
     """The policy's name, the problem, and the job ids of the pairs that the file lists."""
     if not isinstance(case, dict):
-        raise BadProblem("case", "", "is no JSON object")
+        raise BadProblem("case", "", "is not a JSON object")
     policy = _field(case, "policy", "case", str)
     if policy not in POLICIES:
         raise BadProblem("case", "policy", f"{policy!r} is none of {', '.join(sorted(POLICIES))}")
     cluster = _field(case, "cluster", "case", dict)
     types = _field(case, "worker_types", "case", list)
     for name in types:
+        if not isinstance(name, str) or types.count(name) > 1:
+            raise BadProblem("case", "worker_types", f"{name!r} is no name, or stands there twice")
         if name not in cluster:
             raise BadProblem(f"type {name}", "cluster", "has no number of GPUs")
     for name in cluster:
@@ -117,6 +132,9 @@ def read_case(case: Any) -> tuple[str, Problem, list[list[Any]]]:
     jobs = _field(case, "jobs", "case", list)
     ids = [_field(job, "id", f"jobs[{i}]", (int, str)) for i, job in enumerate(jobs)]
     index = {name: i for i, name in enumerate(ids)}
+    for name, times in Counter(map(str, index)).items():
+        if times > 1:
+            raise BadProblem(f"job {name}", "id", "is a number and, of another job, a text")
 
     def numbers(field: str, default: float | None) -> Floats:
         return np.array(
@@ -154,7 +172,8 @@ def read_case(case: Any) -> tuple[str, Problem, list[list[Any]]]:
         else np.array([_number(prices, name, "instance_costs", None) for name in types]),
         pairs=pairs,
         entities=tuple(
-            _entity(name, entity, index) for name, entity in (case.get("entities") or {}).items()
+            _entity(name, entity, index)
+            for name, entity in _optional(case, "entities", "case", dict).items()
         ),
     )
     return policy, problem, listed
@@ -183,14 +202,18 @@ def _pairs(
     second: list[int] = []
     speeds: list[list[list[float]]] = []
     listed: list[list[Any]] = []
-    for at, pair in enumerate(case.get("pairs") or []):
+    met: set[frozenset[Any]] = set()
+    for at, pair in enumerate(_optional(case, "pairs", "case", list)):
         where = f"pairs[{at}]"
         both = _field(pair, "jobs", where, list)
         if len(both) != 2 or both[0] == both[1]:
             raise BadProblem(where, "jobs", f"{both} are not two jobs")
         for job in both:
-            if job not in index:
+            if not isinstance(job, int | str) or job not in index:
                 raise BadProblem(where, "jobs", f"there is no job {job}")
+        if frozenset(both) in met:
+            raise BadProblem(where, "jobs", f"{both} stand in another pair, too")
+        met.add(frozenset(both))
         listed.append(both)
         if _number(pair, "scale_factor", where, None) == 0:
             continue  # gangs of unequal size don't share
@@ -217,10 +240,10 @@ def _pairs(
 def _entity(name: str, entity: Any, index: Mapping[Any, int]) -> Entity:
     where = f"entity {name}"
     if not isinstance(entity, dict):
-        raise BadProblem(where, "", "is no JSON object")
-    members = entity.get("jobs") or []
+        raise BadProblem(where, "", "is not a JSON object")
+    members = _optional(entity, "jobs", where, list)
     for job in members:
-        if job not in index:
+        if not isinstance(job, int | str) or job not in index:
             raise BadProblem(where, "jobs", f"there is no job {job}")
     rule = _field(entity, "policy", where, str)
     rows = [index[job] for job in members]
@@ -231,7 +254,8 @@ def _entity(name: str, entity: Any, index: Mapping[Any, int]) -> Entity:
         # First in is the lowest id, which is how the file's format numbers jobs.
         jobs=tuple(sorted(rows, key=lambda i: _by_id(i, index)) if rule == "fifo" else rows),
         entities=tuple(
-            _entity(child, inner, index) for child, inner in (entity.get("entities") or {}).items()
+            _entity(child, inner, index)
+            for child, inner in _optional(entity, "entities", where, dict).items()
         ),
     )
 
@@ -243,13 +267,18 @@ def _by_id(row: int, index: Mapping[Any, int]) -> tuple[bool, Any, int]:
 
 def _field(table: Any, field: str, where: str, kind: Any) -> Any:
     if not isinstance(table, dict):
-        raise BadProblem(where, field, "is no JSON object")
+        raise BadProblem(where, field, "is not a JSON object")
     if field not in table:
         raise BadProblem(where, field, "is missing")
     value = table[field]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise BadProblem(where, field, f"{value!r} is of the wrong type")
     return value
+
+
+def _optional(table: Any, field: str, where: str, kind: type[Any]) -> Any:
+    """A list or table that may be missing; then it is empty."""
+    return kind() if table.get(field) is None else _field(table, field, where, kind)
 
 
 def _number(table: Any, field: str, where: str, default: float | None) -> float:
@@ -261,6 +290,10 @@ def _number(table: Any, field: str, where: str, default: float | None) -> float:
 def _real(value: Any, field: str, where: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise BadProblem(where, field, f"{value!r} is no number")
+    # What isn't finite is refused later, where it may not be: a deadline may.
+    finite = not isinstance(value, float) or isfinite(value)
+    if finite and value != 0 and not LEAST <= abs(value) <= LARGEST:
+        raise BadProblem(where, field, f"is not 0 and not within {LEAST:g} and {LARGEST:g}")
     return float(value)
 
 

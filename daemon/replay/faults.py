@@ -1,7 +1,8 @@
-"""What is wrong with a trace, a profile or a description of a cluster."""
+"""What is wrong with a trace, a profile, a description of a cluster or a replay of these."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ones.slurm_ext.errors import OnesError
@@ -17,6 +18,14 @@ class TraceError(OnesError):
         at = f"{file}:{line}" if line is not None else f"{file}"
         where = f"column {clean(column)}: " if column is not None else ""
         super().__init__(f"{at}: {where}{clean(reason)}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that it comes whole out of another process."""
+        return partial(TraceError, line=self.line, column=self.column), (self.file, self.reason)
+
+
+class ReplayError(OnesError):
+    """A replay that can't come to an end; names the job at fault."""
 
 
 def clean(text: str) -> str:

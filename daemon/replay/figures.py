@@ -11,7 +11,7 @@ import numpy as np
 
 from ones.daemon.replay.jobs import SimulatedJob
 from ones.daemon.replay.simulation import Run
-from ones.policies.model import Seconds
+from ones.policies.model import JobId, Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,14 @@ class Figures:
     utilisation: float  # GPU-hours held, as a share of the cluster's until the last end
     cost: float | None  # of the GPU-hours held; None where a type's price isn't known
     resizes_per_job: float  # changes of placement after the first start
+    lost_to_moves: float  # as a share of the GPU-hours held
     decide_s_mean: Seconds  # CPU time of a round, its assessment included
     decide_s_p99: Seconds
 
     @classmethod
     def of(cls, run: Run) -> Figures:
         times = [completion_seconds(job) for job in run.jobs]
-        rounds = [one.cpu_seconds for one in run.decisions]
+        rounds = [one.cpu_seconds for one in run.decisions] or [0.0]
         hours = held_hours(run)
         makespan = max(job.finished or 0.0 for job in run.jobs)
         there = sum(node.gpus for node in run.nodes) * _begun_to(makespan, run.jobs) / 3600
@@ -51,6 +52,7 @@ class Figures:
             utilisation=sum(hours.values()) / there if there else 0.0,
             cost=_cost(hours, run.prices),
             resizes_per_job=float(np.mean([job.resizes for job in run.jobs])),
+            lost_to_moves=lost_to_moves(run.jobs),
             decide_s_mean=float(np.mean(rounds)),
             decide_s_p99=float(np.percentile(rounds, 99)),
         )
@@ -63,6 +65,15 @@ def held_hours(run: Run) -> dict[str, float]:
         for kind, seconds in job.held.items():
             hours[kind] = hours.get(kind, 0.0) + seconds / 3600
     return hours
+
+
+def lost_to_moves(jobs: Sequence[SimulatedJob]) -> float:
+    """The share of the GPU time these jobs held in which they were restarted because of a move.
+
+    A job's first start is none. Zero where nobody held anything.
+    """
+    held = sum(job.gpu_seconds for job in jobs)
+    return sum(job.lost for job in jobs) / held if held else 0.0
 
 
 def _cost(hours: Mapping[str, float], prices: Mapping[str, float]) -> float | None:
@@ -92,11 +103,43 @@ def labels(jobs: Sequence[SimulatedJob]) -> list[str]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A job that stayed as it was because nothing could be decided with it."""
+
+    job: str | None  # its label; None: nothing could be decided at all
+    rounds: int
+    why: str  # in the last of these rounds
+
+    def __str__(self) -> str:
+        who = "nothing was decided" if self.job is None else f"job {self.job} was left out"
+        return f"{who} in {self.rounds} {'round' if self.rounds == 1 else 'rounds'}: {self.why}"
+
+
+def left_out(run: Run) -> list[LeftOut]:
+    """Who was, and for how long."""
+    rounds: Counter[JobId | None] = Counter()
+    why: dict[JobId | None, str] = {}
+    for one in run.decisions:
+        found: dict[JobId | None, str] = dict(one.left_out.items())
+        if one.fault:
+            found[None] = one.fault
+        rounds.update(found.keys())
+        why |= found
+    named: dict[JobId | None, str] = {
+        job.id: label for job, label in zip(run.jobs, labels(run.jobs), strict=True)
+    }
+    return [LeftOut(named.get(job), count, why[job]) for job, count in rounds.items()]
+
+
 def as_json(run: Run) -> dict[str, Any]:
     """A run as `onesctl replay --json` prints it."""
     figures = Figures.of(run)
     return {
         **{name: getattr(figures, name) for name in figures.__dataclass_fields__},
+        "left_out": [
+            {"id": one.job, "rounds": one.rounds, "why": one.why} for one in left_out(run)
+        ],
         "jobs": [
             {
                 "id": label,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ones.daemon.replay.faults import ReplayError
 from ones.daemon.replay.workload import OutsideProfile, TraceJob
 from ones.estimator.progress import Progress
-from ones.policies.model import Batch, Job, JobId, Placement, Seconds, Shape
+from ones.policies.model import Batch, Job, JobId, Node, Placement, Seconds, Shape
+from ones.policies.shapes import realisable
+from ones.policies.sizes import Sizes
 
 NO_BATCH = Batch(submitted=1, most_per_gpu=1, most=1)  # of a job whose batch is of no matter
 
@@ -33,8 +36,10 @@ class SimulatedJob:
     executed: Seconds = 0.0
     waited: Seconds = 0.0
     gpu_seconds: float = 0.0
+    lost: float = 0.0  # of these, GPU-seconds in which it was restarted because of a move
     resizes: int = 0
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)  # GPUs from that time on
+    places: list[tuple[Seconds, Placement | None]] = field(default_factory=list)  # as `sizes`
     held: dict[str, float] = field(default_factory=dict)  # GPU-seconds by type
     trained: bool = False  # whether it made steps since it was last asked
     _splits: dict[tuple[int | None, int], tuple[int, int]] = field(default_factory=dict)
@@ -58,12 +63,19 @@ class SimulatedJob:
             requested=trace.requested,
             shapes=self.shapes,
             nodes=self.nodes,
+            priority=trace.priority,
+            tier=trace.tier,
             placement=self.placement,
             batch=self.present_batch if self.placement else None,
             batches=self.batches,
             started=self.begun,
             executed=self.executed,
             waited=self.waited,
+            time_limit=trace.time_limit,
+            partition=trace.partition,
+            qos=trace.qos,
+            reservation=trace.reservation,
+            requested_nodes=trace.nodes,
             uneven=True,
         )
 
@@ -92,6 +104,7 @@ class SimulatedJob:
     def place(self, placement: Placement | None, gpu_type: str, now: Seconds) -> None:
         self.placement, self.gpu_type = placement, gpu_type
         self.sizes.append((now, placement.gpus if placement else 0))
+        self.places.append((now, placement))
         self.begun = now if placement else None
         if placement is None:
             return
@@ -99,6 +112,17 @@ class SimulatedJob:
             self.started = now
         else:
             self.resizes += 1
+
+    def end(self, now: Seconds) -> None:
+        """A run that nobody touched is over."""
+        if self.placement is None or self.begun is None:
+            return
+        self.executed += now - self.begun
+        held = (now - self.begun) * self.placement.gpus
+        self.gpu_seconds += held
+        self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
+        self.place(None, "", now)
+        self.finished = now
 
     def advance(
         self, now: Seconds, seconds: Seconds, epoch_over: Callable[[SimulatedJob], None]
@@ -110,6 +134,8 @@ class SimulatedJob:
         self.executed += seconds
         left = seconds - min(self.pause, seconds)
         self.pause -= seconds - left
+        if self.resizes:  # its first start is no move's fault
+            self.lost += (seconds - left) * self.placement.gpus
         epochs = self.trace.application.epochs
         while left > 0 and self.epoch < len(epochs):
             rate = self._rate()
@@ -132,6 +158,7 @@ class SimulatedJob:
             self.finished = now + used
             self.executed -= left
             self.sizes.append((self.finished, 0))
+            self.places.append((self.finished, None))
         held = used * self.placement.gpus
         self.gpu_seconds += held
         self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
@@ -173,3 +200,48 @@ class SimulatedJob:
             total_samples=epoch_samples * len(epochs) if said else None,
             epoch_samples=epoch_samples,
         )
+
+
+def simulated(
+    traces: Sequence[TraceJob],
+    nodes: Sequence[Node],
+    ours: Sequence[bool],
+    partitions: Mapping[str, frozenset[str]],
+) -> list[SimulatedJob]:
+    """The jobs of a trace on these nodes; of those that aren't ours only the size they ask for.
+
+    `partitions` have only these nodes, any other has all. Raises ReplayError where a job fits
+    none of them.
+    """
+    there: dict[object, list[Node]] = {}
+    shapes: dict[object, tuple[tuple[Shape, ...], frozenset[str]]] = {}
+    kinds = sorted({node.gpu_type for node in nodes})
+    jobs = []
+    for number, (trace, own) in enumerate(zip(traces, ours, strict=True), start=1):
+        usable = tuple(
+            kind
+            for kind in kinds
+            if trace.application.runs_on(kind)
+            and (trace.gpu_types is None or kind in trace.gpu_types)
+        )
+        where = (usable, trace.partition)
+        if where not in there:
+            inside = partitions.get(trace.partition)
+            there[where] = [
+                node
+                for node in nodes
+                if node.gpu_type in usable and (not inside or node.name in inside)
+            ]
+        gpus = [node.gpus for node in there[where]]
+        sizes = trace.sizes if own else Sizes((trace.requested,))
+        if (sizes, where) not in shapes:
+            names = frozenset(node.name for node in there[where])
+            shapes[sizes, where] = realisable(sizes, gpus), names
+        found, names = shapes[sizes, where]
+        if not found:
+            raise ReplayError(
+                f"job {number} ({trace.name!r}) accepts {sizes} GPUs, and the cluster has"
+                f" {sum(node.gpus for node in nodes)} of which it can use {sum(gpus)}"
+            )
+        jobs.append(SimulatedJob(id=JobId(number), trace=trace, shapes=found, nodes=names))
+    return jobs

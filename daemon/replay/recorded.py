@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import lcm
 
 import numpy as np
@@ -23,12 +24,16 @@ def speedup(gpus: int) -> float:
     return gpus / (1.0 + SERIAL * (gpus - 1))
 
 
+@lru_cache(maxsize=4096)
 def equal_epochs(total: float, each: float) -> Floats:
     """Ends of epochs of about `each`, not more than can be looked through."""
     count = int(min(max(round(total / each), 1), MOST_EPOCHS))
-    return np.linspace(total / count, total, count)
+    found = np.linspace(total / count, total, count)
+    found.flags.writeable = False
+    return found
 
 
+@lru_cache(maxsize=4096)
 def one_batch(gpus: int, sizes: Sizes) -> Batch:
     """The batch of a job of which nothing is known but its speed: the same on any of its sizes.
 
@@ -58,11 +63,14 @@ class Recorded:
     gpu_types: frozenset[str] = frozenset()  # empty: any
     restart_seconds: Seconds | None = None
     batches: Batch = field(init=False)
-    epochs: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batches", one_batch(self.gpus, self.sizes))
-        object.__setattr__(self, "epochs", equal_epochs(self.seconds, EPOCH))
+
+    @property
+    def epochs(self) -> Floats:
+        """Made when asked for: a month's jobs have too many to keep."""
+        return equal_epochs(self.seconds, EPOCH)
 
     def runs_on(self, gpu_type: str) -> bool:
         return not self.gpu_types or gpu_type in self.gpu_types

@@ -1,148 +1,191 @@
-"""Replays drawn: one HTML file with its drawings inside, several policies side by side."""
+"""Replays drawn: one HTML file that stands alone, with its data and the page's own drawings."""
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from html import escape
+from math import ceil
+from typing import Any
 
-from ones.daemon.ctl.table import duration
-from ones.daemon.replay.drawing import (
-    PALETTE,
-    STYLE,
-    completion_times,
-    gpu_legend,
-    gpus_in_use,
-    gpus_of_jobs,
-    shown,
-)
-from ones.daemon.replay.figures import Figures, completion_seconds, labels
+import numpy as np
+
+from ones.daemon.replay.curves import Curve, gpus_held, jobs_waiting
+from ones.daemon.replay.figures import Figures, completion_seconds, labels, left_out
+from ones.daemon.replay.jobs import SimulatedJob
 from ones.daemon.replay.simulation import Run
+from ones.daemon.web import files
+from ones.daemon.web.bundle import bundle
+from ones.daemon.web.readable import readable
 from ones.policies.model import Node
 
-ROWS = (
-    ("average_jct_s", "Average completion time"),
-    ("median_jct_s", "Median"),
-    ("p90_jct_s", "90th percentile"),
-    ("p99_jct_s", "99th percentile"),
-    ("makespan_s", "Makespan"),
-    ("average_wait_s", "Average wait without GPUs"),
-    ("gpu_hours", "GPU-hours held"),
-    ("utilisation", "Share of the GPU-hours until the last end"),
-    ("resizes_per_job", "Changes of placement per job"),
-    ("decide_s_mean", "CPU time of a round, mean"),
-    ("decide_s_p99", "CPU time of a round, 99th percentile"),
-)
-MOST_LISTED = 2000  # jobs in the table of all jobs; the drawings show every one
+# Bounds of what a report holds, which keep it below some ten MiB whatever was replayed.
+MOST_ROWS = 60_000  # jobs times policies that are drawn; figures and curves count all jobs
+MOST_CHANGES = 400_000  # of sizes, of all jobs under all policies
+FEWEST_CHANGES = 4  # of one job under one policy, even then
+MOST_COMPLETIONS = 400  # points of the distribution of completion times
+MOST_NOTES = 20  # on jobs that were left out of plans
+LONGEST_NAME = 80  # characters
+LONGEST_SHOWN = 200  # of them, where hidden ones are spelt out
 
 
 def page(runs: Sequence[Run], nodes: Sequence[Node], *, trace: str) -> str:
     """The whole report. All runs are of the same trace on the same cluster."""
-    figures = [Figures.of(run) for run in runs]
-    gpus = sum(node.gpus for node in nodes)
-    end = max(one.makespan_s for one in figures)
-    jobs = len(runs[0].jobs)
-    title = f"Replay of {shown(trace)}"
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title><style>{STYLE}</style></head><body><main>",
-            f"<h1>{title}</h1>",
-            f'<p class="lead">{jobs:,} jobs on {gpus:,} GPUs ({_cluster(nodes)}); simulated time'
-            f" {duration(end)}.</p>",
-            _table(figures),
-            "<h2>Completion times</h2>",
-            "<p>Share of the jobs that were done within a time of their submission. Further left"
-            " is better.</p>",
-            _legend(runs),
-            f"<figure>{completion_times(runs)}</figure>",
-            "<h2>GPUs in use</h2>",
-            f"<p>Of the {gpus:,} in the cluster, restarts included.</p>",
-            _side_by_side(runs, [gpus_in_use(run, gpus, end, k) for k, run in enumerate(runs)]),
-            "<h2>GPUs of each job</h2>",
-            "<p>A line a job, by submission. Point at one for its name.</p>",
-            gpu_legend(),
-            _side_by_side(runs, [gpus_of_jobs(run, end) for run in runs]),
-            _jobs(runs),
-            "</main></body></html>",
-            "",
-        ]
+    data = json.dumps(_data(runs, nodes, trace), ensure_ascii=False, separators=(",", ":"))
+    data = data.replace("<", "\\u003c")  # in which no script ends
+    script = f'"use strict";\n{bundle("report")}\n'
+    style = files.read("style.css").decode() + files.read("report.css").decode()
+    icon = b64encode(files.read("icon.svg")).decode()
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">
+<title>Replay of {escape(_shown(trace))}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:image/svg+xml;base64,{icon}">
+<style>{style}</style>
+</head>
+<body class="report">
+<noscript>This report needs JavaScript; <code>onesctl replay</code> prints the figures.</noscript>
+<script type="application/json" id="replay">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def _policy(script: str, style: str) -> str:
+    """Only what stands in the file runs, nothing is fetched, and no text becomes markup."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}';"
+        " img-src data:; base-uri 'none'; form-action 'none';"
+        " require-trusted-types-for 'script'; trusted-types 'none'"
     )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _data(runs: Sequence[Run], nodes: Sequence[Node], trace: str) -> dict[str, Any]:
+    """What daemon/web/static/runs.js reads; times in whole seconds."""
+    jobs = runs[0].jobs
+    drawn = min(len(jobs), MOST_ROWS // len(runs))
+    texts = _Texts()
+    most = _most_changes(runs, drawn)
+    figures = [Figures.of(run) for run in runs]
+    return {
+        "trace": _shown(trace),
+        "cluster": _cluster(nodes),
+        "gpus": sum(node.gpus for node in nodes),
+        "jobs_in_all": len(jobs),
+        "coarse": most or 0,
+        "end": max(1, ceil(max(one.makespan_s for one in figures))),
+        "jobs": [
+            _job(job, label, texts) for job, label in zip(jobs[:drawn], labels(jobs), strict=False)
+        ],
+        "texts": texts.all,
+        "runs": [
+            {
+                "policy": _shown(run.policy),
+                "notes": _notes(run),
+                "figures": {name: value for name, value in asdict(one).items() if name != "policy"},
+                "jobs": [_lived(job, most) for job in run.jobs[:drawn]],
+                "completions": _completions(run),
+                "busy": _curve(gpus_held(run)),
+                "waiting": _curve(jobs_waiting(run)),
+            }
+            for run, one in zip(runs, figures, strict=True)
+        ],
+    }
+
+
+class _Texts:
+    """Texts that many jobs share, each once."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self._number.setdefault(_shown(text), len(self._number))
+
+    @property
+    def all(self) -> list[str]:
+        return list(self._number)
+
+
+def _shown(text: str, *, longest: int = LONGEST_NAME) -> str:
+    return readable(readable(text, longest=longest), longest=max(LONGEST_SHOWN, longest))
+
+
+def _job(job: SimulatedJob, label: str, texts: _Texts) -> list[Any]:
+    trace = job.trace
+    shared = (texts.number(text) for text in (trace.family, trace.user, trace.account))
+    submitted = round(trace.submitted)
+    return [_shown(label), *shared, submitted, trace.requested, texts.number(str(trace.sizes))]
+
+
+def _lived(job: SimulatedJob, most: int | None) -> list[Any]:
+    """When a job ended, how long it waited, its moves, and [seconds, GPUs, ...]."""
+    changes: list[int] = []
+    at = round(job.trace.submitted)
+    for change, gpus in _changes(job, most):
+        changes += [round(change) - at, gpus]
+        at = round(change)
+    return [round(job.finished or 0.0), round(job.waited), job.resizes, changes]
+
+
+def _changes(job: SimulatedJob, most: int | None) -> list[tuple[float, int]]:
+    """Where its GPUs become more or less; of too many, those that last longest."""
+    found: list[tuple[float, int]] = []
+    for at, gpus in job.sizes:
+        if gpus != (found[-1][1] if found else 0):
+            found.append((at, gpus))
+    if most is None or len(found) <= most:
+        return found
+    *stretches, end = range(len(found))
+    longest = sorted(stretches, key=lambda k: found[k][0] - found[k + 1][0])[: most - 1]
+    return [found[k] for k in (*sorted(longest), end)]
+
+
+def _most_changes(runs: Sequence[Run], drawn: int) -> int | None:
+    """Of one job, so that all together are not too many; None: they aren't."""
+    if sum(len(job.sizes) for run in runs for job in run.jobs[:drawn]) <= MOST_CHANGES:
+        return None
+    return max(FEWEST_CHANGES, MOST_CHANGES // (drawn * len(runs)))
+
+
+def _completions(run: Run) -> list[float]:
+    """Ascending, each for an equal share of the jobs."""
+    times = np.array([completion_seconds(job) for job in run.jobs])
+    count = min(len(times), MOST_COMPLETIONS)
+    shares = np.arange(1, count + 1) / count
+    found = np.quantile(times, shares, method="inverted_cdf")
+    return [round(float(one), 1) for one in found]
+
+
+def _curve(curve: Curve) -> list[Any]:
+    """The seconds from each of its times to the next, and its values."""
+    values = [int(one) if one == int(one) else one for one in curve.values]
+    return [[int(one) for one in np.diff(curve.times, prepend=0)], values]
+
+
+def _notes(run: Run) -> list[str]:
+    """On jobs that were left out of plans."""
+    told = [_shown(str(fault), longest=400) for fault in left_out(run)]
+    more = len(told) - MOST_NOTES
+    return [*told[:MOST_NOTES], *([f"{more} more jobs were left out"] if more > 0 else [])]
 
 
 def _cluster(nodes: Sequence[Node]) -> str:
     kinds = Counter((node.gpu_type, node.gpus) for node in nodes)
-    parts = [f"{count} nodes × {gpus} {shown(kind)}" for (kind, gpus), count in kinds.items()]
+    parts = [f"{count} nodes × {gpus} {_shown(kind)}" for (kind, gpus), count in kinds.items()]
     more = len(parts) - 6
     return ", ".join(parts[:6]) + (f" and {more} other kinds" if more > 0 else "")
-
-
-def _table(figures: Sequence[Figures]) -> str:
-    heads = "".join(
-        f'<th scope="col"><i class="key p{k % PALETTE}"></i>{shown(one.policy)}</th>'
-        for k, one in enumerate(figures)
-    )
-    lines = []
-    for name, label in ROWS:
-        values = [getattr(one, name) for one in figures]
-        best = min(values) if len(figures) > 1 and name != "utilisation" else None
-        cells = "".join(
-            f"<td{' class=best' if value == best else ''}>{_figure(name, value)}</td>"
-            for value in values
-        )
-        lines.append(f'<tr><th scope="row">{label}</th>{cells}</tr>')
-    note = '<p class="note">Bold: the least of a row.</p>' if len(figures) > 1 else ""
-    return (
-        f'<div class="wide"><table><thead><tr><th></th>{heads}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>{note}"
-    )
-
-
-def _figure(name: str, value: float) -> str:
-    if name.startswith("decide"):
-        return f"{1000 * value:.1f} ms"
-    if name.endswith("_s"):
-        return f'{duration(value)} <span class="unit">{value:,.0f} s</span>'
-    if name == "utilisation":
-        return f"{value:.0%}"
-    return f"{value:,.0f}" if name == "gpu_hours" else f"{value:.2f}"
-
-
-def _legend(runs: Sequence[Run]) -> str:
-    keys = "".join(
-        f'<li><i class="key p{k % PALETTE}"></i>{shown(run.policy)}</li>'
-        for k, run in enumerate(runs)
-    )
-    return f'<ul class="legend">{keys}</ul>'
-
-
-def _side_by_side(runs: Sequence[Run], drawings: Sequence[str]) -> str:
-    cards = "".join(
-        f'<figure><figcaption><i class="key p{k % PALETTE}"></i>{shown(run.policy)}</figcaption>'
-        f"{drawing}</figure>"
-        for k, (run, drawing) in enumerate(zip(runs, drawings, strict=True))
-    )
-    return f'<div class="cards">{cards}</div>'
-
-
-def _jobs(runs: Sequence[Run]) -> str:
-    """Every job's completion time under each policy, folded away."""
-    first = runs[0]
-    heads = "".join(f'<th scope="col">{shown(run.policy)}</th>' for run in runs)
-    lines = []
-    named = list(zip(labels(first.jobs), range(len(first.jobs)), strict=True))
-    for label, at in named[:MOST_LISTED]:
-        times = "".join(f"<td>{duration(completion_seconds(run.jobs[at]))}</td>" for run in runs)
-        job = first.jobs[at].trace
-        lines.append(
-            f'<tr><th scope="row">{shown(label)}</th><td>{duration(job.submitted)}</td>'
-            f"<td>{job.requested}</td>{times}</tr>"
-        )
-    left = len(named) - MOST_LISTED
-    rest = f'<p class="note">{left:,} more jobs are not listed.</p>' if left > 0 else ""
-    return (
-        "<details><summary>Completion time of every job</summary>"
-        '<div class="wide"><table><thead><tr><th>Job</th><th>Submitted</th><th>GPUs asked</th>'
-        f"{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>{rest}</details>"
-    )

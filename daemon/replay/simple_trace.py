@@ -1,9 +1,11 @@
 """The project's own trace: a CSV that a shell script can write.
 
-    submitted,name,user,gpus,duration_s,sizes,account,gpu_type,declared
+    submitted,name,user,gpus,duration_s,sizes,account,gpu_type,declared,
+    time_limit_s,partition,qos,reservation,nodes
 
 `sizes` and what follows may be left out: without sizes a job is rigid, without a GPU type it runs
-on any. `duration_s` is its run time on `gpus` GPUs; other sizes follow Amdahl's law.
+on any, without nodes on as few as hold its GPUs. `duration_s` is its run time on `gpus` GPUs; other
+sizes follow Amdahl's law.
 """
 
 from __future__ import annotations
@@ -57,5 +59,14 @@ def jobs(path: Path, text: str) -> Iterator[tuple[Row, TraceJob]]:
                 sizes=sizes,
                 gpu_types=kinds or None,
                 declared=ANSWERS[said],
+                time_limit=(
+                    row.number("time_limit_s", least=1.0, most=1e9)
+                    if row.has("time_limit_s")
+                    else None
+                ),
+                partition=row.cells.get("partition", "").strip(),
+                qos=row.cells.get("qos", "").strip(),
+                reservation=row.cells.get("reservation", "").strip(),
+                nodes=row.count("nodes", least=1, most=gpus) if row.has("nodes") else 0,
             ),
         )

@@ -1,16 +1,19 @@
 """Jobs of a real Slurm, as `sacct --json` and `sacct -P` print them; the columns for the latter:
 
 sacct -P -X --format=JobIDRaw,JobName,User,Account,Submit,ElapsedRaw,State,AllocTRES,AdminComment
+
+Partition, QOS, TimelimitRaw, Reservation and NNodes may follow: what Slurm's own rules go by.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from ones.daemon.replay.faults import TraceError, quoted
@@ -24,7 +27,20 @@ from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.tres import gpus_by_type
 
 UNKNOWN = ("", "Unknown", "None", "N/A", "0", "INVALID")
+LONGEST_RUN: Seconds = 1000 * 86400.0  # of a job
+LONGEST_SPAN: Seconds = 3650 * 86400.0  # from the first submission to the last
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What Slurm's own scheduling goes by."""
+
+    partition: str = ""
+    qos: str = ""
+    reservation: str = ""
+    time_limit: Seconds | None = None
+    nodes: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +56,12 @@ class _Record:
     base: str  # the job whose satellite it is, or ''
     submitted: Seconds
     runs: list[tuple[int, Seconds]]  # GPUs and time of each
+    terms: _Terms
+
+    def fault(self, reason: str) -> TraceError:
+        """What makes no sense about it; a line of JSON has no number."""
+        line = self.row.line if self.row.cells else None
+        return TraceError(self.row.file, f"job {quoted(self.key)}: {reason}", line=line)
 
     def job(self, earliest: Seconds) -> TraceJob:
         gpus = self.mark.request if self.mark else self.runs[-1][0]
@@ -58,6 +80,12 @@ class _Record:
             batch=None,
             sizes=sizes,
             declared=False,
+            opted_in=self.mark is not None,
+            time_limit=self.terms.time_limit,
+            partition=self.terms.partition,
+            qos=self.terms.qos,
+            reservation=self.terms.reservation,
+            nodes=self.terms.nodes if self.mark is None and self.terms.nodes <= gpus else 0,
         )
 
 
@@ -75,6 +103,8 @@ def jobs(path: Path, text: str, note: Callable[[str], None]) -> Iterator[tuple[R
     runs = _from_json(path, text) if text.lstrip().startswith("{") else _from_table(path, text)
     for key, record in runs:
         gpus, seconds = record.runs[0]
+        if seconds > LONGEST_RUN:
+            raise record.fault(f"it ran for {seconds / 86400:,.0f} days, which no job does")
         if not gpus or seconds <= 0:
             left_out += 1
         elif record.base:
@@ -90,11 +120,23 @@ def jobs(path: Path, text: str, note: Callable[[str], None]) -> Iterator[tuple[R
             records[part.base].runs += part.runs
         else:
             left_out += 1
+    _check_span(records.values())
     earliest = min((record.submitted for record in records.values()), default=0.0)
     for record in records.values():
         yield record.row, record.job(earliest)
     if left_out:
         note(f"{path}: {left_out} records that never ran, still run or had no GPUs are left out")
+
+
+def _check_span(records: Collection[_Record]) -> None:
+    """Raises TraceError where a submission is years away from the others."""
+    if not records:
+        return
+    middle = median_low(record.submitted for record in records)
+    for record in records:
+        if abs(record.submitted - middle) > LONGEST_SPAN:
+            years = abs(record.submitted - middle) / (365.25 * 86400)
+            raise record.fault(f"it was submitted {years:,.0f} years from the others")
 
 
 def _from_table(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
@@ -125,8 +167,23 @@ def _from_table(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
                 base=_base(row.cells.get("AdminComment", "")),
                 submitted=submitted,
                 runs=[(_gpus(row.cells["AllocTRES"]), 0.0 if unfinished else _seconds(row))],
+                terms=_terms(row),
             ),
         )
+
+
+def _terms(row: Row) -> _Terms:
+    cells = {name: row.cells.get(name, "").strip() for name in ("Partition", "QOS", "Reservation")}
+    limit = row.cells.get("TimelimitRaw", "").strip()
+    nodes = row.cells.get("NNodes", "").strip()
+    return _Terms(
+        partition=cells["Partition"],
+        qos=cells["QOS"],
+        reservation=cells["Reservation"],
+        # Otherwise it is UNLIMITED or Partition_Limit.
+        time_limit=60 * row.number("TimelimitRaw") if limit.isdecimal() and int(limit) else None,
+        nodes=row.count("NNodes") if nodes.isdecimal() else 0,
+    )
 
 
 def _base(admin_comment: str) -> str:
@@ -179,6 +236,8 @@ def _from_json(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
         answer = json.loads(text)
     except json.JSONDecodeError as fault:
         raise TraceError(path, f"is not JSON: {fault.msg}", line=fault.lineno) from None
+    except ValueError as fault:  # a number of too many digits
+        raise TraceError(path, f"is not JSON: {fault}") from None
     except RecursionError:
         raise TraceError(path, "is nested too deeply to be what sacct --json prints") from None
     listed = answer.get("jobs") if isinstance(answer, dict) else None
@@ -218,8 +277,24 @@ def _from_json(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
                 runs=[
                     (_allocated(path, where, job), ended - started if started and ended else 0.0)
                 ],
+                terms=_json_terms(path, where, job, times),
             ),
         )
+
+
+def _json_terms(path: Path, where: str, job: dict[str, Any], times: dict[str, Any]) -> _Terms:
+    said = job.get("reservation")
+    limit = times.get("limit")
+    if isinstance(limit, dict) and limit.get("infinite"):
+        limit = None
+    minutes = _number(path, f"{where}.time.limit", limit)
+    return _Terms(
+        partition=str(job.get("partition") or ""),
+        qos=str(job.get("qos") or ""),
+        reservation=str(said.get("name") or "") if isinstance(said, dict) else "",
+        time_limit=60 * minutes or None,
+        nodes=int(_number(path, f"{where}.allocation_nodes", job.get("allocation_nodes"))),
+    )
 
 
 def _allocated(path: Path, where: str, job: dict[str, Any]) -> int:

@@ -90,7 +90,15 @@ class TraceJob:
     batch: int | None  # the global batch its user asked for; None: does not say
     sizes: Sizes  # it accepts
     gpu_types: frozenset[str] | None = None  # None: any that the application runs on
+    priority: int = 0  # Slurm's; larger goes first
+    tier: int = 0  # who goes first whatever the priorities; see policies.model.Job
     declared: bool = True  # whether it says how many epochs it will do
+    opted_in: bool = True  # False: a plain job, which a plain scheduler starts and nobody moves
+    time_limit: Seconds | None = None  # None: its partition's
+    partition: str = ""  # empty: the default one
+    qos: str = ""  # empty: the default one
+    reservation: str = ""
+    nodes: int = 0  # in its request; 0: as few as hold its GPUs
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,9 @@ def state(problem: Problem, goal: Goal, *, apart: Floats | None = None) -> tuple
         features.append(goal.value)
     if apart is not None:
         features.append(apart)
+    if problem.caps is not None:
+        takes = problem.caps.takes  # [caps, jobs, columns]
+        features.append(np.moveaxis(takes, 1, 0).reshape(len(problem.jobs), -1))
     if paired:
         features.append(problem.kind.astype(np.float64))
     classes = Classes.told_apart_by(np.column_stack(features))
@@ -91,6 +94,7 @@ def state(problem: Problem, goal: Goal, *, apart: Floats | None = None) -> tuple
         floor=goal.floor[at] * count,
         reward=reward,
         pairs=pairs,
+        caps=problem.caps and problem.caps.only(at),
     )
     return program, classes
 

@@ -9,7 +9,8 @@ No mixed-integer program is needed to find who can't rise further. When z can ri
 program's prices prove it. GPUs that have a price are in use by jobs that can't do without; nobody
 else can have any of them without taking speed from those, at this level or above. So the others'
 limit is their best speed on pools without a price, and z can rise again: at most one round a pool.
-With pairs, partners' time is scarce as well; there the rows that are worth something stop.
+With pairs, partners' time is scarce as well, and with limits of the site what these allow; there
+the rows that are worth something stop.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
     free = program.gpus > 0
     limit = program.best(free) / unit
     held = np.zeros(rows, dtype=np.bool_)
+    pools_alone = len(program.pairs) == 0 and program.caps is None
     top = tree.top(limit)
     for rounds in range(1, rows + len(free) + 2):
         demand = partial(_demand, tree, limit, unit)
@@ -105,7 +107,7 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
         taken = tree.taken(reached.parameter, limit)
         if reached.proof is None or held.all():
             return Filled(speed=unit * taken, solution=reached.solution, rounds=rounds)
-        if len(program.pairs):
+        if not pools_alone:
             worth = np.where(held, 0.0, reached.proof.worth * unit * tree.taken(top, limit))
             stopped = ~held & (worth > WORTHY * worth.sum())
             limit = np.where(stopped, taken, limit)
@@ -123,7 +125,7 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
         if held.all():
             return Filled(speed=unit * taken, solution=reached.solution, rounds=rounds)
         top = tree.top(limit)
-        if len(program.pairs) == 0:
+        if pools_alone:
             # Those who still rise can't have what has a price.
             open_columns = free[program.pool][None, :] | held[:, None]
             program = replace(program, throughput=np.where(open_columns, program.throughput, 0.0))

@@ -25,6 +25,7 @@ PATIENCE = 4  # steps without progress, once it is good
 GAP = 1e-10  # relative; what is asked of a policy is 1e-6
 GOOD = 1e-7  # accepted where rounding stops the method earlier
 HOPELESS = 15  # steps without progress, while it isn't
+SHORT = 0.1  # of a step: one that gets no further is made anew
 BOUNDARY = 1e-3  # at least this part of the way to the boundary is left
 
 
@@ -321,6 +322,14 @@ def _solve(form: _Form) -> Solution:
             (wanted if logs else aim) - at.z * at.u - guess.z * guess.u,
             aim - at.q * at.p - guess.q * guess.p,
         )
+        if min(at.room(move)) < SHORT:
+            # The guess leads astray: back to where all products are alike, without it.
+            move = newton.step(
+                mean - at.x * at.w,
+                mean - at.y * at.v,
+                (wanted if logs else mean) - at.z * at.u,
+                mean - at.q * at.p,
+            )
         near = min(max(0.9, 1.0 - 10 * mean), 1.0 - BOUNDARY)
         forward, back = (min(1.0, near * room) for room in at.room(move))
         if logs:  # z * u stays on its target only if both move alike

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.gavel.program import Bools, Pairs
+from ones.policies.gavel.program import Bools, Caps, Pairs
 from ones.policies.model import Floats, Ints
 
 JobName = Hashable
@@ -78,6 +78,7 @@ class Problem:
     kind: Ints  # [jobs] jobs of a kind run alike, beside whomever
     pairs: Pairs  # of kinds
     entities: tuple[Entity, ...] = ()
+    caps: Caps | None = None  # the site's limits on jobs together; rows are jobs
 
     @classmethod
     def of(
@@ -194,6 +195,7 @@ def with_placements(problem: Problem, spread: Floats, nodes: Ints, gpus_per_node
         throughput=np.concatenate([together, apart], axis=1),
         usable=np.tile(problem.usable, (1, 2)),
         costs=None if problem.costs is None else np.tile(problem.costs, 2),
+        caps=problem.caps and replace(problem.caps, takes=np.tile(problem.caps.takes, (1, 1, 2))),
         pairs=replace(
             pairs,
             throughput=np.concatenate([pairs.throughput, np.zeros_like(pairs.throughput)], axis=1),

@@ -11,6 +11,7 @@ from one pool of GPUs.
     subject to speed_i(x) >= floor_i + rate_i * level
                sum_k x[i, k] + (its pairs) <= time_i
                sum over r, k of the pool p: gang_r * x[r, k] <= gpus_p,    x >= 0
+               sum over r, k: takes[c, r, k] * x[r, k] <= left_c  for each limit c of the site
 """
 
 from __future__ import annotations
@@ -56,6 +57,17 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Caps:
+    """The site's limits on rows together: on the mean over time, as pools are."""
+
+    takes: Floats  # [caps, rows, columns] of what it limits, while the row is on the column
+    left: Floats  # [caps]
+
+    def only(self, rows: Ints) -> Caps:
+        return replace(self, takes=self.takes[:, rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
     """See the module's text; `reward` is given where there is no level to raise."""
 
@@ -68,6 +80,7 @@ class Program:
     floor: Floats  # [rows]
     reward: Floats | None = None  # [rows and pairs, columns]
     pairs: Pairs
+    caps: Caps | None = None
 
     def speeds(self, x: Floats) -> Floats:
         """The speed of each row under the allocation `x` of rows, then pairs."""
@@ -155,6 +168,7 @@ class Scaled:
                 second=pairs.second,
                 throughput=pairs.throughput / both[:, None, :],
             ),
+            caps=program.caps,
         )
         return cls(program=scaled, speed=best, objective=unit)
 
@@ -202,13 +216,19 @@ def _solve_with_highs(program: Program, method: str) -> Solution:
         put(members[:, None], shared, -pairs.throughput[:, :, m])
         put(rows + members[:, None], shared, one)
     put(2 * rows + program.pool[None, :], x, gang[:, None])
+    bound = [-program.floor, program.time, program.gpus]
+    if program.caps is not None:
+        takes = program.caps.takes
+        both = np.concatenate([takes, takes[:, pairs.first] + takes[:, pairs.second]], axis=1)
+        line = 2 * rows + pools + np.arange(len(takes))
+        put(line[:, None, None], x[None], both)
+        bound.append(program.caps.left)
     if levelled:
         put(each, np.full(rows, variables), program.rate)
     lines = csr_array(
         (np.concatenate(how), (np.concatenate(at), np.concatenate(of))),
-        shape=(2 * rows + pools, variables + levelled),
+        shape=(sum(map(len, bound)), variables + levelled),
     )
-    bound = np.concatenate([-program.floor, program.time, program.gpus])
     if program.reward is None:
         cost = np.zeros(variables + 1)
         cost[-1] = -1.0
@@ -216,14 +236,14 @@ def _solve_with_highs(program: Program, method: str) -> Solution:
     else:
         cost = -program.reward.ravel()
         limits = np.array([[0.0, np.inf]] * variables)
-    answer = linprog(cost, A_ub=lines, b_ub=bound, bounds=limits, method=method)
+    answer = linprog(cost, A_ub=lines, b_ub=np.concatenate(bound), bounds=limits, method=method)
     if answer.status != 0:
         raise Unsolved(str(answer.message))
     marginals = np.maximum(-np.asarray(answer.ineqlin.marginals), 0.0)
     return Solution(
         x=np.maximum(answer.x[:variables], 0.0).reshape(combinations, columns),
         objective=-float(answer.fun),
-        prices=marginals[2 * rows :],
+        prices=marginals[2 * rows : 2 * rows + pools],
         worth=marginals[:rows],
         hours=marginals[rows : 2 * rows],
         steps=int(answer.nit),

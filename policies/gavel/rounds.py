@@ -19,10 +19,12 @@ from ones.policies.gavel.rounds_choice import Bid, Choice, Ground, choose
 from ones.policies.gavel.rounds_ledger import MOST_OWED, Ledger
 from ones.policies.gavel.rounds_market import Claimant, Market, claimed_size, column_of
 from ones.policies.gavel.rounds_settings import RoundSettings
-from ones.policies.gavel.rounds_target import Target, aim
+from ones.policies.gavel.rounds_target import Among, Target, aim
 from ones.policies.model import Plan, Problem, Seconds
 from ones.policies.peers import Draft
 from ones.policies.sharing import fill, keep_pairs, pair_of, pair_up
+from ones.policies.sizes import in_gpus
+from ones.policies.words import lasting
 
 KEPT: Seconds = 3600.0  # for which nodes are kept for a job, and then for as long are not
 STRICT = ("fifo", "fifo_perf")  # nobody overtakes, even where GPUs idle
@@ -120,8 +122,8 @@ class GavelRounds:
     ) -> Target:
         """The last optimum as long as it is one, else a new one."""
         old = ledger.target
-        pairs = problem.pairs if self.policy.packed else {}
-        if old and old.holds(claimants, market.free, self.settings.refresh, problem.now, pairs):
+        among = Among(pairs=problem.pairs if self.policy.packed else {}, problem=problem)
+        if old and old.holds(claimants, market.free, self.settings.refresh, problem.now, among):
             return old.confirmed(claimants, problem.outlooks)
         return aim(
             self.policy,
@@ -131,7 +133,7 @@ class GavelRounds:
             self.settings,
             now=problem.now,
             isolated={id_: standing.isolated for id_, standing in ledger.of.items()},
-            pairs=pairs,
+            among=among,
             rng=rng,
         )
 
@@ -155,14 +157,14 @@ class GavelRounds:
                 draft.give(job, placement, why, batch=batch)
             elif job.id in choice.kept:
                 nodes = ", ".join(choice.kept[job.id])
-                draft.idle[job.id] = f"{nodes}: kept for its {one.size} GPUs as they get free"
+                draft.idle[job.id] = f"{nodes}: kept for its {in_gpus(one.size)} as they get free"
             else:
                 draft.idle[job.id] = _in_its_way(one, choice) or self._why_not(one, target, ledger)
         taking_part = {one.job.id for one in claimants}
         for job in draft.open:
             if job.id in taking_part:
                 continue
-            reason = f"no GPU type has the {job.requested} GPUs that it asks for"
+            reason = f"no GPU type has the {in_gpus(job.requested)} that it asks for"
             if job.placement is not None and draft.room.fits(job.placement):
                 draft.give(job, job.placement, f"goes on; {reason}", batch=job.batch)
             else:
@@ -172,14 +174,14 @@ class GavelRounds:
         standing, where = ledger.of[one.job.id], column or "GPUs"
         share = target.shares.get(one.job.id, {}).get(column, 0.0)
         if one.job.waited > self.settings.max_wait:
-            return f"has waited {one.job.waited:.0f} s in all"
+            return f"has waited {lasting(one.job.waited)} in all"
         if share <= 0:
             return f"nobody else uses these {where}"
         due = f"{share:.0%} of its time on {where}{target.instead}"
         if standing.new:
             return f"newcomer, {due}"
         behind = standing.behind(column)
-        return f"{due}, {abs(behind):.0f} s {'behind' if behind > 0 else 'ahead'}"
+        return f"{due}, {lasting(abs(behind))} {'behind' if behind > 0 else 'ahead'}"
 
     def _why_not(self, one: Claimant, target: Target, ledger: Ledger) -> str:
         shares = target.shares.get(one.job.id, {})

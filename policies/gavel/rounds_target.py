@@ -8,20 +8,64 @@ from typing import Any
 
 import numpy as np
 
+from ones.policies.caps import taken
 from ones.policies.forecast import own_batch, seconds_left
 from ones.policies.gavel.classes import Shares
 from ones.policies.gavel.policies import GavelPolicy
 from ones.policies.gavel.problem import BadProblem, Entity, Problem, with_placements
+from ones.policies.gavel.program import Caps, Unsolved
 from ones.policies.gavel.program import Pairs as Rows
-from ones.policies.gavel.program import Unsolved
 from ones.policies.gavel.rounds_market import Claimant, Market, Speeds
 from ones.policies.gavel.rounds_settings import RoundSettings
-from ones.policies.model import Floats, JobId, Outlook, Pairs, Seconds
+from ones.policies.model import Cap, Floats, JobId, Outlook, Pairs, Seconds
+from ones.policies.model import Problem as Ground
 from ones.policies.sharing import pair_of
 
 CHANGED = 0.05  # of a speed, from where the optimum is sought anew
 NOTHING = 1e-9  # a share below this is none
 LEAST_WORK, MOST_WORK = 1e-6, 1e15  # samples, whatever an outlook says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Among:
+    """What several jobs have to do with one another."""
+
+    pairs: Pairs  # who could share a GPU
+    problem: Ground
+
+    def _left(self, cap: Cap, claimants: Sequence[Claimant]) -> float:
+        """For the claimants; as much at least as they hold: nobody is stopped for a limit."""
+        part, nodes = {one.job.id for one in claimants}, self.problem.by_name
+        held = {
+            job.id: taken(cap, job, job.placement, nodes)
+            for job in self.problem.jobs
+            if job.id in cap.takes
+        }
+        others = sum(amount for id_, amount in held.items() if id_ not in part)
+        return max(cap.left - others, sum(held.values()) - others, 0.0)
+
+    def capped(self, claimants: Sequence[Claimant]) -> tuple[tuple[float, tuple[JobId, ...]], ...]:
+        """What is left of each limit of the site, and for whom."""
+        return tuple(
+            (self._left(cap, claimants), tuple(sorted(cap.takes))) for cap in self.problem.caps
+        )
+
+    def rows(self, claimants: Sequence[Claimant], problem: Problem) -> Caps | None:
+        """The limits that the claimants could exceed all together; None: there is none."""
+        takes, left = [], []
+        for cap in self.problem.caps:
+            row = np.zeros(problem.throughput.shape)
+            for at, one in enumerate(claimants):
+                take = cap.takes.get(one.job.id)
+                for column, name in enumerate(problem.columns) if take else ():
+                    kind = name.partition(",")[0]
+                    if take is not None and cap.gpu_type in ("", kind):
+                        row[at, column] = take.each + take.node + take.gpu * one.size
+            room = self._left(cap, claimants)
+            if row.max(axis=1, initial=0.0).sum() > room:
+                takes.append(row)
+                left.append(room)
+        return Caps(takes=np.array(takes), left=np.array(left)) if takes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +86,8 @@ class Target:
     together: Mapping[tuple[JobId, JobId], float] = field(default_factory=dict)
     """The share of their time that two jobs spend on one GPU; none left out. It is part of the
     shares of each."""
+    capped: tuple[tuple[float, tuple[JobId, ...]], ...] = ()
+    """The site's limits: what is left of each, and for which jobs."""
 
     def holds(
         self,
@@ -49,11 +95,13 @@ class Target:
         free: Mapping[str, int],
         until: Seconds,
         now: Seconds,
-        pairs: Pairs,
+        among: Among,
     ) -> bool:
         """Whether it is still the optimum, nearly."""
+        pairs = among.pairs
         return (
             now < self.at + until
+            and self.capped == among.capped(claimants)
             and self.pairs.keys() == pairs.keys()
             and all(
                 abs(mine - theirs) <= CHANGED
@@ -100,6 +148,7 @@ class Target:
             "columns": list(self.columns),
             "trouble": self.trouble,
             "dropped": sorted(self.dropped),
+            "capped": [[left, list(jobs)] for left, jobs in self.capped],
             "pairs": [[*pair, *speeds] for pair, speeds in self.pairs.items()],
             "together": [[*pair, share] for pair, share in self.together.items()],
             "jobs": {
@@ -129,6 +178,10 @@ class Target:
             isolated={id_: one[5] for id_, one in jobs.items()},
             dropped=frozenset(JobId(id_) for id_ in kept["dropped"]),
             trouble=kept["trouble"],
+            capped=tuple(
+                (float(left), tuple(JobId(job) for job in jobs))
+                for left, jobs in kept.get("capped", ())
+            ),
             pairs={
                 (JobId(one), JobId(other)): (first, second)
                 for one, other, first, second in kept.get("pairs", ())
@@ -148,11 +201,11 @@ def aim(
     *,
     now: Seconds,
     isolated: Mapping[JobId, Seconds],
-    pairs: Pairs,
+    among: Among,
     rng: np.random.Generator,
 ) -> Target:
     """The policy's optimum; equal shares, with the trouble named, where it has none."""
-    kinds = market.kinds
+    kinds, pairs = market.kinds, among.pairs
     target = Target(
         at=now,
         free=market.free,
@@ -163,10 +216,12 @@ def aim(
         shares={},
         isolated={},
         pairs=pairs,
+        capped=among.capped(claimants),
     )
     if not claimants:
         return target
     problem = _problem(policy, claimants, market, outlooks, settings, now=now, isolated=isolated)
+    problem = replace(problem, caps=among.rows(claimants, problem))
     if policy.packed:
         problem = replace(problem, pairs=_pairs(problem, claimants, pairs))
     iso = np.einsum("ik,ik->i", problem.throughput, problem.equal_share)

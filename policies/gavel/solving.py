@@ -23,6 +23,8 @@ Demand = Callable[[float], Floats]
 
 def solve(program: Program) -> Solution:
     """An optimal allocation; programs that can't be solved raise `Unsolved`."""
+    if program.caps is not None:
+        return solve_with_highs(program)
     if len(program.pairs):
         return solve_by_generating_pairs(program)
     try:

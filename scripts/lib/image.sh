@@ -27,7 +27,7 @@ recipes_inputs() { context "$image_dir"/recipes.Dockerfile "$image_dir"/recipes-
 pyslurm_inputs() { context "$image_dir/pyslurm.Dockerfile" slurm_ext/pyslurm_build; }
 slurm_inputs() {
     context setup.cfg pyproject.toml LICENSE policies estimator slurm_ext daemon tests/emulation \
-        "$image_dir"/{slurm.Dockerfile,install-ones,entry,lib.sh,ones.toml} \
+        "$image_dir"/{slurm.Dockerfile,install-ones,entry,lib.sh,serve-page,ones.toml} \
         "$image_dir"/etc/{slurm,gres,topology,cgroup}.conf
 }
 

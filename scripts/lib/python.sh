@@ -33,6 +33,15 @@ find_python() {
     return 1
 }
 
+# ensure_browser: Chromium and its driver, where this machine may install them.
+ensure_browser() {
+    command -v chromium > /dev/null && command -v chromedriver > /dev/null && return
+    ! on_debian_as_root || {
+        say "installing chromium and chromium-driver with apt-get"
+        apt_install chromium chromium-driver
+    }
+}
+
 # check_types: mypy sees the rooms under the names that they are installed by.
 check_types() {
     local tree=build/types/ones room

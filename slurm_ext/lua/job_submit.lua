@@ -34,6 +34,7 @@ local RUNNING = 1          -- as in slurm.h, in the lowest eight bits
 local STAGE_MARK = "ONES-STAGE1:"  -- as in slurm_ext/snapshot.py
 local LONGEST_TEXT = 256   -- as in policies/sizes.py
 local MOST_GPUS = 65536    -- as in policies/sizes.py
+local MOST_WRITTEN_OUT = 4096  -- sizes; a list of more is longer than LONGEST_TEXT
 local LONGEST_HEARTBEAT = 65536
 local CLOCK_SKEW = 60      -- seconds that a heartbeat may lie in the future
 
@@ -58,12 +59,13 @@ local function shown(text)
 end
 
 -- Read `4`, `2-16`, `4-16:4` or `1,2,4,8` as policies/sizes.py does, with the same words.
--- Returns the set of sizes and the same sizes in ascending order.
+-- Returns the ranges as they are written, as { least, most, step }; most is a size of the range.
+-- They are not written out: that of 65536 sizes would hold slurmctld up for some 30 ms.
 local function parse_sizes(text)
     if #text > LONGEST_TEXT then
         refuse("--elastic: sizes are longer than %d characters; use a range such as 2-16", LONGEST_TEXT)
     end
-    local set, named = {}, 0
+    local ranges, named = {}, 0
     for part in (text .. ","):gmatch("([^,]*),") do
         local least, rest = part:match("^(%d+)(.*)$")
         local most, step = least, "1"
@@ -88,20 +90,75 @@ local function parse_sizes(text)
         if named > MOST_GPUS then
             refuse("--elastic: sizes '%s' repeat themselves; use a range such as 2-16", text)
         end
-        for count = least, most, step do
-            set[count] = true
+        ranges[#ranges + 1] = { least = least, most = most - (most - least) % step, step = step }
+    end
+    return ranges
+end
+
+local function has(ranges, count)
+    for _, range in ipairs(ranges) do
+        if range.least <= count and count <= range.most and (count - range.least) % range.step == 0 then
+            return true
         end
     end
-    local counts = {}
-    for count in pairs(set) do
-        counts[#counts + 1] = count
+    return false
+end
+
+local function least_and_most(ranges)
+    local least, most = ranges[1].least, ranges[1].most
+    for _, range in ipairs(ranges) do
+        least, most = math.min(least, range.least), math.max(most, range.most)
+    end
+    return least, most
+end
+
+-- The ranges without the sizes above `most`.
+local function up_to(ranges, most)
+    local kept = {}
+    for _, range in ipairs(ranges) do
+        if range.least <= most then
+            local last = math.min(range.most, most)
+            kept[#kept + 1] = { least = range.least, most = last - (last - range.least) % range.step,
+                step = range.step }
+        end
+    end
+    return kept
+end
+
+-- All sizes of the ranges in ascending order; nil where these are too many to write out.
+local function counts_of(ranges)
+    local set, counts, named = {}, {}, 0
+    for _, range in ipairs(ranges) do
+        named = named + (range.most - range.least) / range.step + 1  -- a whole number
+    end
+    if named > MOST_WRITTEN_OUT then
+        return nil
+    end
+    for _, range in ipairs(ranges) do
+        for count = range.least, range.most, range.step do
+            if not set[count] then
+                set[count], counts[#counts + 1] = true, count
+            end
+        end
     end
     table.sort(counts)
-    return set, counts
+    return counts
+end
+
+local function write_range(first, last, step)
+    return string.format(step > 1 and "%d-%d:%d" or "%d-%d", first, last, step)
 end
 
 -- The sizes as policies/sizes.py writes them, unless that is a list longer than `instead`.
-local function write_sizes(counts, instead)
+local function write_sizes(ranges, instead)
+    local only = #ranges == 1 and ranges[1]
+    if only and only.most - only.least > only.step then
+        return write_range(only.least, only.most, only.step)
+    end
+    local counts = counts_of(ranges)
+    if not counts then
+        return instead
+    end
     local first, last = counts[1], counts[#counts]
     if #counts == 1 then
         return string.format("%d", first)
@@ -112,7 +169,7 @@ local function write_sizes(counts, instead)
         even = even and counts[index] - counts[index - 1] == step
     end
     if even then
-        return string.format(step > 1 and "%d-%d:%d" or "%d-%d", first, last, step)
+        return write_range(first, last, step)
     end
     local list = table.concat(counts, ",")
     return #list <= #instead and list or instead
@@ -230,7 +287,8 @@ local function partitions_of(job, part_list)
 end
 
 -- Refuse sizes that none of the job's partitions can hold, as far as onesd has said what they have.
-local function check_partition(job, part_list, heartbeat, text, counts, kind)
+local function check_partition(job, part_list, heartbeat, text, ranges, kind)
+    local _, largest = least_and_most(ranges)
     local names, most = partitions_of(job, part_list), -1
     for _, name in ipairs(names) do
         local partition = heartbeat and heartbeat.partitions[name]
@@ -239,40 +297,14 @@ local function check_partition(job, part_list, heartbeat, text, counts, kind)
         end
         most = math.max(most, kind and next(partition.types) and (partition.types[kind] or 0) or partition.total)
     end
-    if most < 0 or counts[#counts] <= most then
+    if most < 0 or largest <= most then
         return
     end
-    local fitting = {}
-    for index, count in ipairs(counts) do
-        fitting[index] = count <= most and count or nil
-    end
-    refuse("--elastic%s: up to %d GPUs, but partition %s has %d%s; %s", shown(text), counts[#counts],
+    local fitting = up_to(ranges, most)
+    refuse("--elastic%s: up to %d GPUs, but partition %s has %d%s; %s", shown(text), largest,
         table.concat(names, ","), most, kind and " of type " .. kind or "",
         #fitting > 0 and "use --elastic=" .. write_sizes(fitting, "1-" .. most)
             or "choose another partition")
-end
-
--- Refuse kinds of jobs that onesd can't move.
-local function check_kind(job)
-    if number(job.het_job_offset) then
-        refuse("--elastic can't resize a heterogeneous job: Slurm starts its parts together at fixed "
-            .. "sizes; submit one job of one kind")
-    end
-    if not job.script or job.script == "" then
-        refuse("--elastic is for batch jobs: an interactive job can't be requeued; "
-            .. "put the commands in a script and use sbatch --elastic")
-    end
-    if job.array_inx and job.array_inx ~= "" then
-        refuse("--elastic can't resize a job array: Slurm keeps one size for all its waiting tasks; "
-            .. "submit single jobs, e.g. for i in 1 2 3; do sbatch --elastic SCRIPT $i; done")
-    end
-    if number(job.requeue) == 0 then
-        refuse("--elastic resizes a job by requeueing it, which --no-requeue forbids; drop one of the two")
-    end
-    if job.req_nodes and job.req_nodes ~= "" then
-        refuse("--elastic leaves the choice of nodes to onesd, which --nodelist=%s forbids; "
-            .. "use --exclude or --constraint instead", job.req_nodes)
-    end
 end
 
 -- What the SPANK plugin says under that name: ELASTIC is "" for a bare --elastic, nil without one.
@@ -288,6 +320,33 @@ local function spank_value(job, name)
         end
     end
     return nil
+end
+
+local function is_array(job)
+    return job.array_inx and job.array_inx ~= ""
+end
+
+-- Refuse kinds of jobs that onesd can't move.
+local function check_kind(job)
+    if number(job.het_job_offset) then
+        refuse("--elastic can't resize a heterogeneous job: Slurm starts its parts together at fixed "
+            .. "sizes; submit one job of one kind")
+    end
+    if not job.script or job.script == "" then
+        refuse("--elastic is for batch jobs: an interactive job can't be requeued; "
+            .. "put the commands in a script and use sbatch --elastic")
+    end
+    if is_array(job) and spank_value(job, "STAGE_IN") then
+        refuse("--stage-in brings the data of one job to its nodes, not those of a job array; "
+            .. "drop one of the two")
+    end
+    if number(job.requeue) == 0 then
+        refuse("--elastic resizes a job by requeueing it, which --no-requeue forbids; drop one of the two")
+    end
+    if job.req_nodes and job.req_nodes ~= "" then
+        refuse("--elastic leaves the choice of nodes to onesd, which --nodelist=%s forbids; "
+            .. "use --exclude or --constraint instead", job.req_nodes)
+    end
 end
 
 -- The job that stages data in for this one, for the mark; "" where there is none, or another user's.
@@ -313,30 +372,38 @@ local function assess(job, part_list, value)
         refuse("--elastic%s: the job asks for no GPUs; say how many it would have without it, "
             .. "e.g. --gpus=4 or --gres=gpu:4", shown(text))
     end
-    local set, counts = parse_sizes(text ~= "" and text or string.format("1-%d", most))
-    if not set[request] then
-        local low, high = math.min(counts[1], request), math.max(counts[#counts], request)
+    local ranges = parse_sizes(text ~= "" and text or string.format("1-%d", most))
+    local smallest, largest = least_and_most(ranges)
+    if not has(ranges, request) then
+        local low, high = math.min(smallest, request), math.max(largest, request)
         refuse("--elastic=%s: the job itself asks for %d GPUs, which is not one of these sizes; "
             .. "ask for %d, or use --elastic=%d-%d", text, request,
-            request > counts[#counts] and counts[#counts] or counts[1], low, high)
+            request > largest and largest or smallest, low, high)
     end
-    for gpus = request, most, math.max(per_node, 1) do
-        if not set[gpus] then
+    local each = math.max(per_node, 1)
+    local more = math.floor((most - request) / each)
+    if more > MOST_WRITTEN_OUT then
+        refuse("--elastic%s: the job's --nodes is a range of %d numbers of nodes; give one number of nodes",
+            shown(text), more + 1)
+    end
+    for gpus = request, most, each do
+        if not has(ranges, gpus) then
             refuse("--elastic=%s: Slurm may start the job with %d GPUs (its --nodes is a range), which is "
                 .. "not one of these sizes; give one number of nodes", text, gpus)
         end
     end
     local now = os.time()
     local heartbeat = read_heartbeat(now)
-    check_partition(job, part_list, heartbeat, text, counts, kind)
+    check_partition(job, part_list, heartbeat, text, ranges, kind)
 
     -- A job that its user holds, begins later or lets wait for another job is not held by us: Slurm
     -- starts it when its user said, at its own size, and onesd may resize it from there. (Slurm does
-    -- not look at the dependency of a held job: nobody would see that it may start.)
+    -- not look at the dependency of a held job: nobody would see that it may start.) The same of the
+    -- tasks of an array: until they start they are one job, of one size.
     local waits = number(job.priority) == 0 or (number(job.begin_time) or 0) > now
-        or (job.dependency or "") ~= ""
+        or (job.dependency or "") ~= "" or is_array(job)
     local held = not waits and heartbeat ~= nil and heartbeat.hold
-    return { sizes = write_sizes(counts, text), request = request, held = held, kind = kind }
+    return { sizes = write_sizes(ranges, text), request = request, held = held, kind = kind }
 end
 
 local function is_mark(comment)
@@ -374,13 +441,26 @@ local function admit_satellite(job, submit_uid, number_of, restarts, order)
     job.admin_comment = string.format("%sbase=%s;restarts=%s;order=%s", SATELLITE, number_of, restarts, order)
 end
 
+-- Whether the job is as the SPANK plugin submits stage-in jobs: its variable alone may be anybody's.
+local function stages_in(job)
+    if spank_value(job, "STAGING") ~= "1" or job.name ~= "ones-stage-in" or number(job.priority) ~= 0 then
+        return false
+    end
+    for _, option in ipairs({ "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task" }) do
+        if (job[option] or ""):find("gpu", 1, true) then
+            return false
+        end
+    end
+    return true
+end
+
 local function admit(job, part_list, submit_uid)
     local comment = job.admin_comment or ""
     if is_mark(comment) then
         comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
         job.admin_comment = ""
     end
-    if spank_value(job, "STAGING") == "1" then
+    if stages_in(job) then
         job.admin_comment = comment == "" and STAGE_MARK or STAGE_MARK .. " " .. comment
         return
     end

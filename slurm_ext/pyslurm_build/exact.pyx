@@ -101,6 +101,8 @@ def job_fields(Job job):
     return {
         "id": info.job_id,
         "array_job": info.array_job_id,
+        "array_task": count(info.array_task_id),
+        "array_tasks": text(info.array_task_str),
         "name": text(info.name),
         "uid": info.user_id,
         "user": text(info.user_name),
@@ -112,6 +114,7 @@ def job_fields(Job job):
         "reason": text(slurm.slurm_job_state_reason_string(info.state_reason)),
         "reason_text": text(info.state_desc),
         "priority": info.priority,
+        "nice": <long>info.nice - 0x80000000,  # NICE_OFFSET of slurm.h
         "restarts": info.restart_cnt,
         "requeue": info.requeue,
         "submitted": info.submit_time,
@@ -128,6 +131,7 @@ def job_fields(Job job):
         "tres_per_job": text(info.tres_per_job),
         "tres_per_node": text(info.tres_per_node),
         "tres_per_task": text(info.tres_per_task),
+        "tres": text(info.tres_alloc_str) or text(info.tres_req_str),
         "per_gpu": ",".join(filter(None, (text(info.cpus_per_tres), text(info.mem_per_tres)))),
         "features": text(info.features),
         "dependency": text(info.dependency),
@@ -137,6 +141,7 @@ def job_fields(Job job):
         "gres": [text(info.gres_detail_str[index]) for index in range(info.gres_detail_cnt)],
         "batch_host": text(info.batch_host),
         "admin_comment": text(info.admin_comment),
+        "reservation": text(info.resv_name),
     }
 
 

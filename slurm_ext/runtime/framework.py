@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Writable
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.gradients import Pending
+from ones.slurm_ext.runtime.gradients import Measures, Pending
 from ones.slurm_ext.runtime.sampling import Sampler
 
 
@@ -18,7 +18,7 @@ class StateFault(OnesError):
     """A state can't be kept in a checkpoint, or the checkpoint holds another script's."""
 
 
-class Framework(Protocol):
+class Framework(Measures, Protocol):
     """Workers' talk among each other, and everything that touches models."""
 
     def connect(self, place: Place) -> None:
@@ -59,14 +59,6 @@ class Framework(Protocol):
 
     def adopt(self, wrapped: Any, weight: Callable[[], float]) -> None:
         """Average and measure the gradients of a model that somebody else has wrapped."""
-        ...
-
-    def watch(self, samples: int) -> None:
-        """Measure the gradients of the step to come, of so many samples; 0: don't. Collective."""
-        ...
-
-    def seen(self) -> Pending | None:
-        """The gradients of the step just done, where that completes a measurement."""
         ...
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:

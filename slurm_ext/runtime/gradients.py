@@ -16,10 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ones.slurm_ext.runtime.framework import Framework
+from typing import Protocol
 
 WINDOW = 100  # measurements over which the means are taken
 ENOUGH = 10  # measurements before they are told
@@ -52,6 +49,18 @@ class Gradients:
 
 Pending = Callable[[], Gradients | None]
 """Gradients that may still be on their way from a GPU: calling it waits for them."""
+
+
+class Measures(Protocol):
+    """What measures gradients where they are: the training framework."""
+
+    def watch(self, samples: int) -> None:
+        """Measure the gradients of the step to come, of so many samples; 0: don't. Collective."""
+        ...
+
+    def seen(self) -> Pending | None:
+        """The gradients of the step just done, where that completes a measurement."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +108,7 @@ class NoiseMeter:
 
     def __init__(
         self,
-        framework: Framework,
+        framework: Measures,
         *,
         rank: int,
         workers: int,

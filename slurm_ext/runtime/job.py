@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
@@ -22,9 +22,6 @@ from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Division, Sampler
 from ones.slurm_ext.runtime.signals import Request, Requests
 
-if TYPE_CHECKING:
-    from ones.slurm_ext.runtime.live.resizing import Resizing
-
 log = logging.getLogger(__name__)
 JUST_SAVED = 60.0  # seconds: a stop that soon after an asked-for checkpoint is the move it was for
 STOPPED = 143  # exit code of a process that SIGTERM ended
@@ -32,6 +29,27 @@ STOPPED = 143  # exit code of a process that SIGTERM ended
 
 class UsageFault(OnesError):
     """The script calls the library in a way that can't work."""
+
+
+class Changes(Protocol):
+    """What takes a job from one set of workers to the next while it trains."""
+
+    at_base: bool
+
+    @property
+    def lost(self) -> bool: ...
+
+    def join(self, job: Job) -> bool: ...
+
+    def between_epochs(self, job: Job) -> None: ...
+
+    def after_step(self, job: Job) -> None: ...
+
+    def at_boundary(self, job: Job) -> bool: ...
+
+    def mend(self, job: Job) -> bool: ...
+
+    def finish(self) -> None: ...
 
 
 class Job:
@@ -56,7 +74,7 @@ class Job:
         checkpoint: Path | None,
         rule: Rule,
         warmup_steps: int | None,
-        live: Resizing | None = None,
+        live: Changes | None = None,
     ) -> None:
         self._place = environment.place
         self._planned_batch = environment.batch

@@ -32,6 +32,7 @@ from types import FrameType
 from typing import NoReturn
 
 from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.runtime import resized
 from ones.slurm_ext.runtime.environment import (
     EnvironmentFault,
     Place,
@@ -60,25 +61,39 @@ class Program:
         return self.is_module or self.name.endswith(".py")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
+class _Version(argparse.Action):
+    """Looks the version up only where it is asked for: that takes a while."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        print(f"ones-run, version {version('ones-slurm')}")
+        sys.exit(0)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What ones-run is told."""
+    found = argparse.ArgumentParser(
         prog="ones-run",
         description="Start one worker of a training script for each GPU of this node.",
         epilog="Example: srun --ntasks-per-node=1 ones-run train.py --epochs=10",
     )
-    parser.add_argument("--workers", type=int, help="workers on this node (default: its GPUs)")
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
-    parser.add_argument(
-        "--live", action="store_true", help="let workers come and go (docs/live.md)"
-    )
-    parser.add_argument("--slots", type=int, help="with --live: most workers on this node")
-    parser.add_argument("--folder", type=Path, help="with --live: where others find the job")
-    parser.add_argument(
+    found.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    found.add_argument("--workers", type=int, help="workers on this node (default: its GPUs)")
+    found.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
+    found.add_argument("--live", action="store_true", help="let workers come and go (docs/live.md)")
+    found.add_argument("--slots", type=int, help="with --live: most workers on this node")
+    found.add_argument("--folder", type=Path, help="with --live: where others find the job")
+    found.add_argument(
         "--join", type=Path, metavar="FILE", help="join the live job whose join.json this is"
     )
-    parser.add_argument("script", metavar="SCRIPT", help="a .py file, or a program")
-    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
+    found.add_argument("script", metavar="SCRIPT", help="a .py file, or a program")
+    found.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER)
+    return found
+
+
+def main() -> None:
+    given = parser().parse_args()
     program = Program(given.script, tuple(given.arguments), given.module)
     try:
         places = places_here(os.environ, workers=given.workers)
@@ -90,6 +105,9 @@ def main() -> None:
     # Otherwise each worker's arithmetic takes all cores of the node.
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // len(places))))
+    own = resized.folder_of(os.environ)
+    if places[0].rank == 0 and given.join is None and own is not None:
+        resized.at_start(os.environ, gpus=places[0].world_size, folder=own)
     if given.live or given.join is not None:
         run_live(program, places, join=given.join, slots=given.slots, folder=given.folder)
     if len(places) == 1:

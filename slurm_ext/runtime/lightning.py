@@ -129,13 +129,14 @@ class Elastic(Callback):  # type: ignore[misc,unused-ignore]
         # Now, because it may change the batch, and Lightning is about to ask how many there are.
         self._epochs = self.job.epochs(trainer.max_epochs)
         next(self._epochs, None)
+        if not self.job.steps_left:
+            self._next_epoch()  # the run before was stopped after an epoch's last step
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.job.adopt(trainer.strategy.model, *trainer.optimizers)
         # Lightning has just put its own handler in the place of ours.
         self.job.listen_for_stop()
-        if not self.job.steps_left:
-            self._next_epoch()  # as Lightning does, which saved after an epoch's last step
+        self._align(trainer.fit_loop)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -153,6 +154,21 @@ class Elastic(Callback):  # type: ignore[misc,unused-ignore]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         for _ in self._epochs:
             break
+
+    def _align(self, fit_loop: Any) -> None:
+        """Put Lightning's loops where the job is.
+
+        By itself Lightning compares the steps done with those of the new run, so where the batch
+        has changed, or the run before had begun with an epoch, it takes an epoch for done that
+        is not, or the other way round.
+        """
+        for epochs in (fit_loop.epoch_progress.total, fit_loop.epoch_progress.current):
+            epochs.processed = epochs.completed = self.job.epoch
+            epochs.ready = epochs.started = self.job.epoch + (self.steps > 0)
+        if not self.steps:
+            fit_loop.restarting = False
+            fit_loop.reset_restart_stage()
+            fit_loop.epoch_loop.reset_restart_stage()
 
     def _next_epoch(self) -> None:
         self.steps = 0

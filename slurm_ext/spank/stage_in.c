@@ -216,18 +216,25 @@ int stage_in_submit(spank_t spank, bool elastic, int argc, char *argv[])
 	return spank_job_control_setenv(spank, "STAGE_IN", id, 1);
 }
 
-/* What the stage-in job wrote down of its failure on this node, into `fault`. */
+/*
+ * What the stage-in job wrote down of its failure on this node, into `fault`. Every user may make
+ * folders beside it: one that is not its own says nothing.
+ */
 static void read_fault(const char *folder, uid_t user)
 {
 	static const char none[] = "the data were not staged in on this node";
-	char path[PATH_MAX + 16], line[LONGEST_FAULT + 1];
+	char line[LONGEST_FAULT + 1];
 	struct stat found;
 	ssize_t length = -1;
-	int file;
+	int above, file = -1;
 
 	snprintf(fault, sizeof(fault), "%s", none);
-	snprintf(path, sizeof(path), "%s/.fault", folder);
-	file = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	above = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (above < 0)
+		return;
+	if (fstat(above, &found) == 0 && found.st_uid == user)
+		file = openat(above, ".fault", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	close(above);
 	if (file < 0)
 		return;
 	if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == user)

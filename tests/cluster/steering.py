@@ -102,8 +102,12 @@ class Steering:
         self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
 
     def ready(self) -> bool:
+        """Whether onesd has had its first round and misses nothing."""
         done = self.cluster.run("ctl", "onesctl status --json", check=False)
-        return done.returncode == 0 and not json.loads(done.stdout)["problems"]
+        if done.returncode != 0:
+            return False
+        status = json.loads(done.stdout)
+        return not status["problems"] and status["round"]["number"] > 0
 
     def alive(self) -> bool:
         found = self.cluster.run("ctl", "pgrep -u ones -f 'onesd' ", check=False)
@@ -131,21 +135,21 @@ class Steering:
     def ask(self, *words: str, user: str | None = None) -> Any:
         return json.loads(self.cluster.run("ctl", ["onesctl", *words, "--json"], user).stdout)
 
-    def slurm(self, job: int, column: str) -> str:
-        """One squeue column of a job."""
+    def slurm(self, job: int | str, column: str) -> str:
+        """One squeue column of a job, or of the task ARRAY_INDEX."""
         command = f"squeue -h -t all -j {job} -O {column}:200"
         return self.cluster.run("ctl", command, check=False).stdout.strip()
 
-    def state(self, job: int) -> str:
+    def state(self, job: int | str) -> str:
         return self.slurm(job, "State")
 
-    def gpus(self, job: int) -> int:
+    def gpus(self, job: int | str) -> int:
         """GPUs that Slurm says the job holds."""
         text = self.slurm(job, "tres-alloc")
         found = [part.split("=")[1] for part in text.split(",") if part.startswith("gres/gpu=")]
         return int(found[0]) if found and self.state(job) == "RUNNING" else 0
 
-    def wait(self, job: int, states: Sequence[str], within: float) -> None:
+    def wait(self, job: int | str, states: Sequence[str], within: float) -> None:
         """Wait for a state that takes so many seconds at most on a quiet machine."""
         self.cluster.eventually(
             lambda: self.state(job) in states,

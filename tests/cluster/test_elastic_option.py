@@ -138,7 +138,6 @@ def test_bad_sizes_are_refused_with_the_words_of_the_grammar(alice: Users, text:
         ),
         ("sbatch --elastic=2-4 --gpus=6 --wrap true", "asks for 6 GPUs.*--elastic=2-6"),
         ("sbatch --elastic=2,4 -N1-3 --gres=gpu:2 --wrap true", "--nodes is a range"),
-        ("sbatch --elastic --gpus=2 --array=1-3 --wrap true", "job array"),
         ("sbatch --elastic --gpus=2 : --gpus=2 --wrap true", "heterogeneous"),
         ("sbatch --elastic --gpus=2 --no-requeue --wrap true", "--no-requeue"),
         ("sbatch --elastic --gpus=2 --nodelist=n1 --wrap true", "--nodelist=n1"),

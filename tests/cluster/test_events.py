@@ -37,7 +37,9 @@ def sources(onesd: Steering) -> set[str]:
     ask = "from urllib.request import urlopen; print(urlopen('http://localhost:7667/metrics').read().decode())"
     text = onesd.cluster.run("ctl", ["/opt/ones/bin/python", "-c", ask]).stdout
     return {
-        line.split('"')[1] for line in text.splitlines() if line.startswith("ones_events_total")
+        line.split('"')[1]
+        for line in text.splitlines()
+        if line.startswith("ones_events_total") and float(line.split()[-1]) > 0
     }
 
 

@@ -138,7 +138,7 @@ def test_a_job_gives_back_a_node_of_its_own_without_a_restart(live: Live) -> Non
     assert f"{other} was given back; it held 4 GPUs on n[1-2]" in told
 
 
-def test_killed_at_every_step_of_giving_a_node_back_onesd_goes_on_with_it(live: Live) -> None:
+def test_killed_in_the_midst_of_giving_a_node_back_onesd_goes_on_with_it(live: Live) -> None:
     live.start()
     job, first, _ = spread(live, "1000")
     live.resize_with_onesd_killed(

@@ -134,26 +134,3 @@ def test_a_job_whose_script_asks_for_nothing_gets_a_right_sized_request(
     other = family(onesd, "--mem-per-cpu=700")
     onesd.wait(other, ["RUNNING", "COMPLETED"], within=60)
     assert asked(onesd, other)["MinMemoryCPU"] == "700M"
-
-
-def test_an_estimate_below_the_configured_quality_is_advice_only(
-    onesd: Steering, cluster: Cluster
-) -> None:
-    learn(onesd, cluster)
-    onesd.configure(f"{FILLING}least_runs = 5\n")
-    onesd.start("--policy", "fifo")
-    bare = family(onesd)
-    onesd.wait(bare, ["RUNNING", "COMPLETED"], within=60)
-    request = asked(onesd, bare)
-    assert (request["MinMemoryCPU"], request["NumCPUs"]) == ("500M", "1")
-
-
-def test_without_leave_in_the_configuration_a_request_is_left_as_it_is(
-    onesd: Steering, cluster: Cluster
-) -> None:
-    learn(onesd, cluster)
-    onesd.start("--policy", "fifo")
-    bare = family(onesd)
-    onesd.wait(bare, ["RUNNING", "COMPLETED"], within=60)
-    request = asked(onesd, bare)
-    assert (request["MinMemoryCPU"], request["NumCPUs"]) == ("500M", "1")

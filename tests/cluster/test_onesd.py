@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-LAST_POINT = 24  # a resize passes fewer points at which onesd may die than this
+POINTS = (6, 13)  # of a resize: the job is asked, or is held between two runs
 ALIVE = ("PENDING", "CONFIGURING", "RUNNING")  # slurmctld's prolog runs while it configures
 
 
@@ -63,7 +63,9 @@ def test_a_job_is_resized_keeps_its_progress_and_sacct_agrees(onesd: Steering) -
     seen = [(int(run["started"]), int(run["ended"]), run["gpus"]) for run in life["runs"]]
     assert seen == sacct(onesd.cluster, job)
     assert len(seen) > 1
-    assert seen[1][2] > seen[0][2] == 2
+    # Nobody else is there: who has no history starts on what it asked for or twice that.
+    assert seen[0][2] in (2, 4)
+    assert seen[1][2] > seen[0][2]
 
 
 def test_a_training_job_takes_a_new_batch_without_a_restart_and_tells_its_noise(
@@ -89,22 +91,6 @@ def test_a_training_job_takes_a_new_batch_without_a_restart_and_tells_its_noise(
     assert onesd.ask("job", str(job))["moves"][0]["kind"] == "start"
 
 
-def test_observe_decides_and_touches_nothing(onesd: Steering) -> None:
-    onesd.start("--mode", "observe", "--policy", "ones")
-    job = onesd.counting("alice", "1-8", 2, 3000)
-    onesd.wait(job, ["RUNNING"], within=20)
-    show = f"scontrol show job {job} | grep -v -e RunTime -e LastSchedEval -e EndTime"
-    before = onesd.cluster.run("ctl", show).stdout
-    onesd.cluster.eventually(
-        lambda: any(d["job"] == job for d in onesd.ask("plan")["decisions"]),
-        within=60,
-        what="a decision about the job",
-    )
-    decision = next(d for d in onesd.ask("plan")["decisions"] if d["job"] == job)
-    assert decision["verdict"].startswith("observe mode")
-    assert onesd.cluster.run("ctl", show).stdout == before
-
-
 def test_a_plain_job_is_never_touched_and_gets_room(onesd: Steering) -> None:
     onesd.start("--policy", "ones")
     greedy = [onesd.counting(user, "4,8", 4, 30000) for user in ("alice", "carol")]
@@ -119,17 +105,14 @@ def test_a_plain_job_is_never_touched_and_gets_room(onesd: Steering) -> None:
     assert len(sacct(onesd.cluster, plain)) == 1
 
 
-def test_killed_at_every_step_of_its_moves_it_loses_no_job(onesd: Steering) -> None:
+def test_killed_in_the_midst_of_its_moves_it_loses_no_job(onesd: Steering) -> None:
+    """tests/simulation/test_kills.py goes through every point."""
     job = onesd.counting("alice", "2,4", 2, 12000, name="survivor")
-    for point in range(1, LAST_POINT):
+    for point in POINTS:
         onesd.start_steered("--die-at", str(point), ready=False)
         onesd.cluster.eventually(
-            lambda: not onesd.alive() or onesd.state(job) == "COMPLETED",
-            within=120,
-            what=f"onesd dead at point {point}",
+            lambda: not onesd.alive(), within=120, what=f"onesd dead at point {point}"
         )
-        if onesd.state(job) == "COMPLETED":
-            break
         assert onesd.state(job) in ALIVE, f"after point {point}"
     onesd.kill()
     onesd.start("--policy", "fifo")
@@ -141,88 +124,29 @@ def test_killed_at_every_step_of_its_moves_it_loses_no_job(onesd: Steering) -> N
     assert {move["outcome"] for move in moves} == {"done"}
 
 
-@pytest.mark.parametrize("action", ["RequeueHold", "Reshape", "Release"])
-def test_a_job_cancelled_between_read_and_write_stays_cancelled(
-    onesd: Steering, action: str
-) -> None:
+def test_a_job_cancelled_between_read_and_write_stays_cancelled(onesd: Steering) -> None:
+    """As with every other call, in tests/unit/test_changed_meanwhile.py."""
     job = onesd.counting("alice", "2,4", 2, 12000)
-    if action != "RequeueHold":
-        onesd.wait(job, ["RUNNING"], within=20)  # no heartbeat: Slurm itself starts it
-    onesd.start_steered("--before", action, "scancel", str(job))
+    onesd.start_steered("--before", "RequeueHold", "scancel", str(job))
     onesd.wait(job, ["CANCELLED"], within=60)
     onesd.cluster.run("ctl", "sleep 8")
     assert onesd.state(job) == "CANCELLED"
 
 
-def test_a_job_that_ignores_the_signal_is_left_alone_with_the_reason(onesd: Steering) -> None:
-    job = onesd.counting("alice", "2,4", 2, 6000, "deaf")
-    onesd.start_steered()
-    refused = lambda: onesd.ask("job", str(job))["refused"]  # noqa: E731
-    onesd.cluster.eventually(lambda: bool(refused()), within=90, what="a refused move")
-    assert "no checkpoint confirmed" in refused()[0]["outcome"]
-    assert onesd.state(job) == "RUNNING"
-    onesd.cluster.eventually(
-        lambda: "not resizable" in onesd.ask("jobs")["jobs"][0]["note"],
-        within=10,
-        what="the job marked as not resizable",
-    )
-    assert len(sacct(onesd.cluster, job)) == 1
-
-
 def test_slurmctld_restarted_during_rounds_loses_nothing(onesd: Steering) -> None:
     onesd.start_steered()
-    job = onesd.counting("alice", "2,4", 2, 6000)
+    job = onesd.counting("alice", "2,4", 2, 4000)
     onesd.cluster.eventually(
         lambda: len(sacct(onesd.cluster, job)) > 1, within=60, what="a first resize"
     )
     onesd.cluster.run("ctl", "pkill -x slurmctld; sleep 3; slurmctld")
     onesd.wait(job, ["COMPLETED"], within=150)
-    assert onesd.result("alice", job)["samples"] == 6000
-
-
-def test_a_silent_agents_node_is_not_taken_for_idle(onesd: Steering) -> None:
-    cluster = onesd.cluster
-    cluster.run("n1", "pkill -f '[b]in/ones-agent'; sleep 1")
-    try:
-        onesd.start("--policy", "fifo", ready=False)
-        cluster.eventually(
-            lambda: (
-                cluster.run("ctl", "onesctl status", check=False).returncode == 0
-                and len([n for n in onesd.ask("nodes")["nodes"] if not n["note"]]) == 3
-            ),
-            within=30,
-            what="three nodes heard",
-        )
-        jobs = [onesd.counting("alice", "4", 4, 3000) for _ in range(4)]
-        cluster.eventually(
-            lambda: [onesd.state(job) for job in jobs].count("RUNNING") == 3,
-            within=30,
-            what="three jobs running",
-        )
-        cluster.run("ctl", "sleep 6")
-        used = {onesd.slurm(job, "NodeList") for job in jobs}
-        assert "n1" not in used
-        assert [onesd.state(job) for job in jobs].count("PENDING") == 1
-    finally:
-        cluster.run("n1", "(/opt/ones/bin/ones-agent >> /var/log/ones/ones-agent.log 2>&1 &)")
+    assert onesd.result("alice", job)["samples"] == 4000
 
 
 def test_a_job_whose_node_is_lost_goes_on_elsewhere(onesd: Steering) -> None:
     onesd.start("--policy", "fifo")
     job = onesd.counting("alice", "2", 2, 1500)
-    lost = lose_node_of(onesd, job)
-    onesd.wait(job, ["COMPLETED"], within=90)
-    assert onesd.slurm(job, "NodeList") != lost
-    assert onesd.result("alice", job)["samples"] == 1500
-
-
-def test_a_lost_nodes_job_that_can_not_be_planned_for_goes_on_as_a_plain_job(
-    onesd: Steering,
-) -> None:
-    onesd.start("--policy", "fifo")
-    job = onesd.counting("alice", "2", 2, 1500)
-    onesd.wait(job, ["RUNNING"], within=30)
-    onesd.cluster.run("ctl", f"scontrol update JobId={job} AdminComment=ONES1:hands-off")
     lost = lose_node_of(onesd, job)
     onesd.wait(job, ["COMPLETED"], within=90)
     assert onesd.slurm(job, "NodeList") != lost
@@ -313,3 +237,17 @@ def test_a_user_sees_his_own_jobs_and_may_not_pause(onesd: Steering) -> None:
     onesd.cluster.run("ctl", "onesctl resume", "oper")
     onesd.kill("TERM")
     assert onesd.cluster.run("ctl", "onesctl status", check=False).returncode == 3
+
+
+def test_four_equal_jobs_are_not_preempted_for_each_other(onesd: Steering) -> None:
+    """Two of them take all GPUs at first; of the other two nothing is known until they run."""
+    onesd.start("--policy", "ones")
+    four = [onesd.counting("alice", "1-16", 8, 160_000) for _ in range(4)]
+
+    def well_on_their_way() -> bool:
+        return sum((job["samples"] or 0) > 8000 for job in onesd.ask("jobs")["jobs"]) >= 2
+
+    onesd.cluster.eventually(well_on_their_way, within=180, what="two jobs well on their way")
+    made = [move["kind"] for job in four for move in onesd.ask("job", str(job))["moves"]]
+    assert made.count("start") >= 2
+    assert "preempt" not in made

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import Cluster
+from facts import Facts
+
+from ones.slurm_ext.accounting import Run
+from ones.slurm_ext.snapshot import Reservation
 
 HERE = Path(__file__).parent
 HEARTBEAT = "/run/ones/heartbeat"
@@ -61,6 +66,65 @@ class Slurm:
     def state(self, number: int) -> str:
         return self.root("squeue", "--noheader", "--states=all", f"--jobs={number}", "-o%T").strip()
 
+    def facts(self, number: int) -> Facts:
+        """The job as Slurm's own JSON has it, as far as claims are made of it."""
+        job = self.job(number)
+        return Facts(
+            state=job["job_state"][0],
+            reason=job["state_description"] or job["state_reason"],
+            held=job["hold"],
+            restarts=job["restart_cnt"],
+            nodes=job["nodes"],
+            required=job["required_nodes"],
+            tres_per_node=job["tres_per_node"],
+            comment=job["comment"],
+            gres=[text.split("(IDX")[0] for text in job["gres_detail"]],
+        )
+
+    def by(self, user: str, *command: str) -> str:
+        """What Slurm says where it refuses a user's command; '' where it agrees."""
+        done = self.cluster.run("ctl", command, None if user == "root" else user, check=False)
+        return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split())
+
+    def runs(self, number: int) -> list[Run]:
+        """The job's runs as the accounting has them, by our reader of it."""
+        script = (
+            "import msgspec; from ones.slurm_ext.accounting import runs_of;"
+            "from ones.slurm_ext.commands import Commands;"
+            f"print(msgspec.json.encode(runs_of(Commands(), [{number}])).decode())"
+        )
+        text = self.root("/opt/ones/bin/python", "-c", script)
+        return msgspec.json.decode(text, type=list[Run])
+
+    def reserve(
+        self, name: str, nodes: str, users: str, *, begins: int = 0, ends: int = 3600, flags: str
+    ) -> str:
+        """Create a reservation so many seconds from now; what Slurm says where it refuses."""
+        # Slurm moves a start in the past to now, and takes any other for one to come.
+        start = f"now+{begins}" if begins else "now"
+        until = time.strftime("%FT%T", time.gmtime(time.time() + ends))
+        words = [f"reservationname={name}", f"nodes={nodes}", f"users={users}"]
+        words += [f"starttime={start}", f"endtime={until}"] + ([f"flags={flags}"] if flags else [])
+        return self.by("root", "scontrol", "create", *words)
+
+    def reservations(self) -> dict[str, Reservation]:
+        """Those of our snapshots."""
+        script = (
+            "import msgspec; from ones.slurm_ext.choose import choose_reader;"
+            "from ones.slurm_ext.commands import Commands; from ones.slurm_ext.slurm import Slurm;"
+            "commands = Commands(); found = Slurm(commands, choose_reader('commands', commands));"
+            "print(msgspec.json.encode(found.snapshot().reservations).decode())"
+        )
+        text = self.root("/opt/ones/bin/python", "-c", script)
+        return msgspec.json.decode(text, type=dict[str, Reservation])
+
+    def reservation_of(self, number: int) -> str:
+        """The job's reservation, as Slurm has it."""
+        return str(self.job(number)["resv_name"])
+
+    def eventually(self, condition: Callable[[], bool], *, within: float, what: str) -> None:
+        self.cluster.eventually(condition, within=within, what=what)
+
     def wait(self, number: int, state: str) -> None:
         self.cluster.eventually(
             lambda: self.state(number) == state, within=20, what=f"job {number} {state}"
@@ -85,6 +149,10 @@ class Slurm:
         self.cluster.eventually(
             lambda: not self.root("squeue", "--noheader"), within=30, what="an empty queue"
         )
+        for line in self.root("scontrol", "--all", "show", "reservation", "--oneliner").split():
+            key, _, name = line.partition("=")
+            if key == "ReservationName":
+                self.root("scontrol", "delete", f"reservationname={name}")
 
 
 @pytest.fixture(scope="module", name="slurm")

@@ -18,6 +18,7 @@ from time import process_time
 import numpy as np
 
 from ones.daemon.replay import traces
+from ones.daemon.replay.figures import lost_to_moves
 from ones.daemon.replay.simulation import Run, World, replay
 from ones.daemon.replay.workload import Workload
 from ones.estimator.assess import Knowledge
@@ -49,6 +50,8 @@ class Cell:
     warm: bool = False
     seed: int = 0
     jitter: float = 0.0  # seconds, at most, by which every arrival is late
+    strictness: float = 0.0  # how far priorities count
+    priorities: bool = False  # whether jobs have any: a third of them each of three QOS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class Outcome:
     makespan: float
     resizes: float
     gpu_hours: float
+    lost: float  # share of the GPU-hours lost to moves
     decide: float  # CPU seconds a round
     gap: float | None
 
@@ -99,6 +103,7 @@ def outcome(cell: Cell) -> Outcome:
         makespan=max(job.finished or 0.0 for job in done.jobs),
         resizes=float(np.mean([job.resizes for job in done.jobs])),
         gpu_hours=sum(job.gpu_seconds for job in done.jobs) / 3600,
+        lost=lost_to_moves(done.jobs),
         decide=float(np.mean([one.cpu_seconds for one in done.decisions])),
         gap=float(np.mean(gaps)) if gaps else None,
     )
@@ -106,6 +111,7 @@ def outcome(cell: Cell) -> Outcome:
 
 def run(cell: Cell, experience: Experience) -> Run:
     workload = late(read(cell.trace, cell.workload), cell.jitter, cell.seed)
+    workload = with_priorities(workload, cell.seed) if cell.priorities else workload
     mixed = cell.trace.startswith("sia")
     own = information(cell.policy) == "own" or not cell.families
     return replay(
@@ -116,6 +122,7 @@ def run(cell: Cell, experience: Experience) -> Run:
             round_seconds=cell.round_seconds,
             restart_seconds=cell.restart_seconds,
             seed=cell.seed,
+            strictness=cell.strictness,
         ),
         clock=process_time,
         knowledge=Knowledge(declared=cell.declared, families=not own),
@@ -140,6 +147,16 @@ def late(workload: Workload, jitter: float, seed: int) -> Workload:
         for job, delay in zip(workload.jobs, delays, strict=True)
     ]
     return Workload(tuple(sorted(jobs, key=lambda job: job.submitted)), workload.nodes)
+
+
+def with_priorities(workload: Workload, seed: int) -> Workload:
+    """The trace with a QOS drawn for each job, and its place in the queue below that."""
+    drawn = np.random.default_rng([seed, 11]).integers(3, size=len(workload.jobs))
+    jobs = [
+        replace(job, priority=int(10000 * qos + len(workload.jobs) - place))
+        for place, (job, qos) in enumerate(zip(workload.jobs, drawn, strict=True))
+    ]
+    return Workload(tuple(jobs), workload.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +188,7 @@ def rows_against_pollux(
     """A line a cell: its ratio to Pollux's average on each workload, their mean, and the rest."""
     print(
         "| | " + " | ".join(f"{n}" for n in EVEN) + " | mean | worst p99 | worst makespan"
-        " | resizes/job | CPU s/round | gap |\n|---|" + "---|" * (len(EVEN) + 6)
+        " | resizes/job | lost | CPU s/round | gap |\n|---|" + "---|" * (len(EVEN) + 7)
     )
     every = [replace(cell, workload=n) for _, cell in cells for n in EVEN]
     found = iter(pool.map(outcome, every))
@@ -188,6 +205,7 @@ def rows_against_pollux(
             + f" | {max(one.p99 / peer.p99 for one, peer in pairs):.2f}"
             + f" | {max(one.makespan / peer.makespan for one, peer in pairs):.2f}"
             + f" | {np.mean([one.resizes for one in got]):.1f}"
+            + f" | {np.mean([one.lost for one in got]):.1%}"
             + f" | {np.mean([one.decide for one in got]):.4f}"
             + f" | {f'{np.mean(gaps):.4f}' if gaps else '-'} |",
             flush=True,
@@ -233,8 +251,37 @@ def table_realistic(pool: ProcessPoolExecutor) -> None:
     """
     print("\n### Realistic requests, against Pollux on the same jobs\n")
     cell = replace(COLD, trace="pollux/workloads-realistic")
-    policies = ("ones", "tiresias", "optimus-oracle", "fifo")
+    policies = ("ones", "tiresias", "optimus-oracle", "slurm", "fifo")
     rows_against_pollux(pool, [(policy, replace(cell, policy=policy)) for policy in policies])
+
+
+STRICTNESS = (0.0, 0.5, 0.8, 1.0)
+
+
+def table_order(pool: ProcessPoolExecutor) -> None:
+    """What Slurm's order within a tier costs all jobs, and gains those that it puts first."""
+    print("\n### Strictness: completion by QOS, as ratios to strictness 0\n")
+    print("| workload, strictness | all | first QOS | second | third | p99 of all | CPU s/round |")
+    print("|---|---|---|---|---|---|---|")
+    for number in (2, 6):
+        cell = replace(COLD, trace="pollux/workloads-realistic", workload=number, priorities=True)
+        cells = [replace(cell, strictness=strictness) for strictness in STRICTNESS]
+        first: list[float] = []
+        for strictness, row in zip(STRICTNESS, pool.map(by_qos, cells), strict=True):
+            first = first or row
+            ratios = [one / base for one, base in zip(row[:-1], first[:-1], strict=True)]
+            listed = " | ".join(f"{ratio:.3f}" for ratio in ratios)
+            print(f"| {number}, {strictness:g} | {listed} | {row[-1]:.3f} |", flush=True)
+
+
+def by_qos(cell: Cell) -> list[float]:
+    """Mean completion of all jobs and of each QOS, the first first; p99; CPU seconds a round."""
+    done = run(cell, Experience())
+    times = np.array([(job.finished or 0.0) - job.trace.submitted for job in done.jobs])
+    qos = np.array([job.trace.priority // 10000 for job in done.jobs])
+    means = [float(times[qos == which].mean()) for which in (2, 1, 0)]
+    cost = float(np.mean([one.cpu_seconds for one in done.decisions]))
+    return [float(times.mean()), *means, float(np.percentile(times, 99)), cost]
 
 
 def table_peers(pool: ProcessPoolExecutor) -> None:
@@ -372,6 +419,7 @@ TABLES = {
     "ablation": table_ablation,
     "tail": table_tail,
     "spread": table_spread,
+    "order": table_order,
 }
 
 if __name__ == "__main__":

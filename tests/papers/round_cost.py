@@ -70,6 +70,8 @@ def measure(policy: str, gpus: int, jobs: int, rounds: int) -> tuple[float, floa
             limits=LIMITS,
         )
         times.append(process_time() - begun)
+        if decided.left_out or decided.fault:
+            raise SystemExit(f"{policy}: {decided.fault or decided.left_out}")
         memory = decided.memory
         site.carry_out(decided.plan)
     assert decided is not None

@@ -1,4 +1,4 @@
-"""The figures that docs/replay.md claims, on one workload each."""
+"""The figures that docs/benchmarks/policies.md claims, on one workload each."""
 
 from __future__ import annotations
 

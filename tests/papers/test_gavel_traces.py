@@ -1,4 +1,4 @@
-"""What docs/gavel.md claims of rounds, on the smaller of Gavel's real traces: 100 jobs, 48 GPUs."""
+"""What docs/benchmarks/gavel.md claims of rounds, on the smaller of Gavel's real traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures that docs/liquid.md claims of needs, and what the command says of bad files."""
+"""The figures that docs/benchmarks/liquid.md claims of needs, and what it says of bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures that docs/liquid.md claims of placements, on fewer cases each."""
+"""The figures that docs/benchmarks/liquid.md claims of placements, on fewer cases each."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from ones.daemon.agent.push import Onesd
-from ones.daemon.wire import CREDENTIAL, HEARD_PURPOSE, Heard, Lease, NodeReport
+from ones.daemon.wire import CREDENTIAL, HEARD_PURPOSE, Heard, Lease, NodeReport, answer_to
 
 
 def seal(purpose: str, subject: str, body: bytes) -> str:
@@ -30,7 +30,9 @@ class Controller:
         self.reports: list[NodeReport] = []
         self.leases: dict[int, Lease] = {}
         self.changed: tuple[Lease, ...] = ()  # told with every answer to a report
-        self.signature = True  # whether those answers are signed
+        self.staged_at = 0.0
+        self.signature = True  # whether answers are signed
+        self.asked = ""  # the credential of the request that they answer, instead of the true one
         self.refusal = 0
         self.hang = 0.0
 
@@ -41,17 +43,21 @@ class Controller:
         if self.refusal:
             return web.json_response({"error": "not\ntoday"}, status=self.refusal)
         self.reports.append(msgspec.json.decode(body, type=NodeReport))
-        answer = msgspec.json.encode(Heard(leases=self.changed))
-        signed = {CREDENTIAL: seal(HEARD_PURPOSE, "n1", answer)} if self.signature else None
-        return web.Response(body=answer, headers=signed)
+        heard = Heard(leases=self.changed, staged_at=self.staged_at)
+        return self._answer(request, msgspec.json.encode(heard))
 
     async def lease(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         self._check(request, "ones-lease", job.encode())
         await asyncio.sleep(self.hang)
         if int(job) not in self.leases:
-            return web.json_response({"error": "not known"}, status=404)
-        return web.Response(body=msgspec.json.encode(self.leases[int(job)]))
+            return self._answer(request, b'{"error":"not known"}', status=404)
+        return self._answer(request, msgspec.json.encode(self.leases[int(job)]))
+
+    def _answer(self, request: web.Request, answer: bytes, *, status: int = 200) -> web.Response:
+        asked = self.asked or request.headers["Authorization"].partition(" ")[2]
+        signed = {CREDENTIAL: seal(HEARD_PURPOSE, "n1", answer_to(asked, answer))}
+        return web.Response(body=answer, status=status, headers=signed if self.signature else None)
 
     @staticmethod
     def _check(request: web.Request, purpose: str, body: bytes) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+if importlib.util.find_spec("hypothesis"):  # it is not in the image, where some of these run
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes is a matter of what else the machine does.
+    settings.register_profile(
+        "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("untimed")
 
 EMULATION = Path(__file__).resolve().parents[1] / "emulation"
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ones.slurm_ext.command_reader import CommandReader
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.hostlists import expand, fold
-from ones.slurm_ext.job_json import ENDED
-from ones.slurm_ext.snapshot import JobRecord
+from ones.slurm_ext.slurm import Slurm
+from ones.slurm_ext.snapshot import ENDED, JobRecord
 from ones.slurm_ext.tres import gpus_in
 
 MARK = "ONES1:sizes=1-16;request=4;held=1;tasks=0;nodes=1"
@@ -82,6 +83,9 @@ def as_json(job: JobRecord, *, cpus_per_tres: str = "") -> dict[str, Any]:
         "admin_comment": job.admin_comment,
         "requeue": job.requeue,
         "array_job_id": number(job.array_job),
+        "array_task_id": number(int(job.array_task) if job.array_task.isdecimal() else None),
+        "array_task_string": job.array_task if job.several else "",
+        "resv_name": job.reservation,
     }
 
 
@@ -104,6 +108,11 @@ class FakeSlurm:
     timeout: float = 20.0
     deaf: bool = False  # agrees to give nodes back, and does not
     before: Callable[[str], None] = lambda _command: None  # runs before each command takes effect
+
+    @property
+    def cluster(self) -> Slurm:
+        """Itself behind the seam, by its commands."""
+        return Slurm(self, CommandReader(self))
 
     @property
     def free(self) -> dict[str, int]:
@@ -136,6 +145,8 @@ class FakeSlurm:
                 # Slurm agrees on a running job too.
                 self.job = replace(self.job, held=True)
                 if self.job.state == "PENDING":
+                    if self.job.reason != "job_requeued_in_held_state":
+                        self.job = replace(self.job, reason="JobHeldAdmin")
                     self.held_by, self.locked = "ones", True
             case ("scontrol", "release", _):
                 self.job = replace(self.job, held=False, reason="None")

@@ -58,6 +58,19 @@ def problems(draw: st.DrawFn, most: int = 12, *, paired: bool = False) -> Proble
     )
 
 
+def in_a_crowd(problem: Problem) -> Problem:
+    """The same jobs, each so many times that no copy of it can be busy all the time.
+
+    All GPUs together are fewer than the copies, and equal jobs have equal shares.
+    """
+    copies = int(problem.gpus.sum()) + 1
+    return Problem.of(
+        np.repeat(problem.throughput, copies, axis=0),
+        problem.gpus,
+        gang=np.repeat(problem.gang, copies),
+    )
+
+
 @st.composite
 def trees(draw: st.DrawFn, jobs: int) -> tuple[Entity, ...]:
     """Entities up to three deep over rows 0 ... jobs - 1."""

@@ -67,6 +67,7 @@ class Rig:
             history=History(),
             limits=LIMITS,
         )
+        assert (decided.left_out, decided.fault) == ({}, "")
         assert not decided.verdict.refused
         for move in decided.verdict.allowed:
             job = self.jobs[move.job]

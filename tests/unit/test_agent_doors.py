@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -263,3 +265,19 @@ def test_the_socket_is_open_to_all_users_and_replaces_a_stale_one(tmp_path: Path
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
     asyncio.run(main())
+
+
+def test_root_gets_in_where_others_have_taken_all_they_may(tmp_path: Path) -> None:
+    """In a process that may have 512 descriptors, as root and as five other users."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("crowd_at_the_door.py"), tmp_path / "sock"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    heard = json.loads(done.stdout)
+    assert heard["environment"] == "ONES_GPUS=4\n"
+    assert heard["refused"] > 0
+    assert "Too many open files" not in done.stderr

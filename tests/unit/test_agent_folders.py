@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from deep_folders import deepened
 
 from ones.daemon.agent.folders import Found, JobFolders
 from ones.daemon.agent.messages import MOST_BYTES
@@ -144,6 +145,16 @@ def test_removing_a_folder_follows_no_link(folders: JobFolders, tmp_path: Path) 
     assert not path.exists()
     assert (kept / "file").exists()
     folders.remove(7)
+
+
+def test_a_folder_of_many_levels_does_not_end_the_looking(folders: JobFolders) -> None:
+    path = folders.prepare(7, ME, fresh=True)
+    with deepened(path):
+        folders.remove(7)
+        assert not path.exists()
+        for _ in range(4):
+            folders.scan()
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_folder_of_folders_that_is_a_link_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Literal
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ones.daemon.agent.messages import MOST_BYTES, Refused, read_message
-from ones.daemon.wire import Checkpoint, Report
+from ones.daemon.wire import Checkpoint, Live, Received, Report
 
 
 def test_a_report_is_read() -> None:
@@ -132,3 +133,64 @@ def _read_or_refused(data: bytes) -> None:
         assert again == message
         if isinstance(message, Report):
             assert message.loss is None or math.isfinite(message.loss)
+
+
+HALF = [
+    b'{"op":"live","job":7,"own":{"\\ud800":1}}',
+    b'{"op":"live","job":7,"reason":"\\udfff"}',
+    b'{"op":"checkpoint","job":7,"path":"\\ud800"}',
+    b'{"\\ud800":1}',
+    b'{"\\ud800":NaN,"op":"report"}',
+    b'{"op":"\\ud800"}',
+    b'{"op":"report","job":"\\ud800"}',
+]
+
+
+@pytest.mark.parametrize("told", HALF)
+@pytest.mark.parametrize("op", ["report", None])
+def test_half_a_surrogate_pair_is_refused_in_words_that_can_be_sent(
+    told: bytes, op: Literal["report"] | None
+) -> None:
+    with pytest.raises(Refused) as caught:
+        read_message(told, job=7, op=op)
+    assert msgspec.json.encode(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "told", [b'{"op":"\\u001b[2J\\u202e"}', b'{"op":"live","own":{"\\u001b[2J":"x"}}', b"\x1b"]
+)
+def test_a_refusal_can_be_shown_on_a_terminal(told: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        read_message(told, job=7)
+    assert str(caught.value).isprintable()
+
+
+def test_a_node_of_ones_own_has_a_nodes_name() -> None:
+    with pytest.raises(Refused, match="'own' names what is no node"):
+        read_message(b'{"op":"live","job":7,"own":{"n 1":1}}', job=7)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
+    max_leaves=5,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*Live.__struct_fields__, *Report.__struct_fields__]) | st.text(), anything
+    ),
+    st.sampled_from(["report", "checkpoint", "live"]),
+)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_what_is_taken_can_be_sent_on_and_the_rest_is_refused(
+    fields: dict[str, object], op: str
+) -> None:
+    try:
+        message = read_message(json.dumps({**fields, "op": op}).encode(), job=7)
+    except Refused as refusal:
+        assert msgspec.json.encode(str(refusal))
+    else:
+        sent = msgspec.json.encode(Received(at=0.0, evidence="cgroup", message=message))
+        assert msgspec.json.decode(sent, type=Received).message == message

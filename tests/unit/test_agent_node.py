@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import shutil
+import socket
 import stat
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from ones.daemon.agent.metrics import serve
 from ones.daemon.agent.node import NodeAgent
 from ones.daemon.agent.nvml import Reading
 from ones.daemon.agent.sampler import Sampler
+from ones.daemon.agent.staging import StageFolders
 from ones.daemon.config import AgentConfig
 from ones.daemon.wire import Checkpoint, GpuSample, Lease, NodeReport, Received, Report
 
@@ -319,6 +322,45 @@ def test_a_restarted_job_does_not_find_its_last_runs_files_or_lease(
     at_site(work)
 
 
+@pytest.mark.parametrize("bad", [b'{"\\ud800":1}', b"[" * 60000, b"\xff", b"1" * 5000])
+def test_one_bad_file_loses_no_other_of_its_scan(
+    at_site: Callable[[Work], None], bad: bytes
+) -> None:
+    async def work(site: Site) -> None:
+        for job in (6, 7, 8):
+            site.start_step(job, STEPD + job)
+            await site.say(f"env {job} {ME}\n".encode())
+            said = bad if job == 6 else b'{"samples":9}'
+            (Path(site.config.jobs_dir, str(job)) / "checkpoint.json").write_bytes(said)
+        await site.agent.tick()
+        received = (await site.agent.report()).received
+        assert {one.message for one in received} == {
+            Checkpoint(job=7, samples=9),
+            Checkpoint(job=8, samples=9),
+        }
+
+    at_site(work)
+
+
+@pytest.mark.parametrize("ahead", [3600.0, 1e300])
+def test_staged_data_stay_where_onesds_clock_makes_no_sense(
+    at_site: Callable[[Work], None], tmp_path: Path, ahead: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    staged = tmp_path / "stage" / "41"
+    staged.mkdir(parents=True)
+
+    async def work(site: Site) -> None:
+        site.agent._stages = StageFolders(staged.parent)
+        site.controller.staged_at = time.time() + ahead
+        for _ in range(3):
+            await site.agent._pusher.push()
+            await site.agent.tick()
+        assert staged.exists()
+
+    at_site(work)
+    assert caplog.text.count("no staged data are removed") == 1
+
+
 def test_an_agent_that_restarts_finds_running_jobs_again(at_site: Callable[[Work], None]) -> None:
     async def work(site: Site) -> None:
         await site.say(f"env 7 {ME}\n".encode())
@@ -370,13 +412,12 @@ def test_metrics_are_served_in_base_units(at_site: Callable[[Work], None]) -> No
         ):
             lines = (await answer.text()).splitlines()
         await runner.cleanup()
-        assert 'ones_gpu_utilization_ratio{gpu="0",node="n1",uuid="GPU-0"} 0.5' in lines
-        assert 'ones_gpu_power_watts{gpu="0",node="n1",uuid="GPU-0"} 250.0' in lines
-        assert 'ones_gpu_healthy{gpu="1",node="n1",uuid="GPU-1"} 1.0' in lines
-        assert (
-            'ones_gpu_job_info{evidence="slurmstepd",gpu="0",jobid="7",node="n1",uuid="GPU-0"} 1.0'
-            in lines
-        )
+        of = f'Hostname="{socket.gethostname()}",UUID="GPU-0"'
+        assert f'ones_gpu_utilization_ratio{{{of},gpu="0",node="n1"}} 0.5' in lines
+        assert f'ones_gpu_power_watts{{{of},gpu="0",node="n1"}} 250.0' in lines
+        assert any(line.startswith("ones_gpu_healthy{") and 'gpu="1"' in line for line in lines)
+        on = f'{{{of},evidence="slurmstepd",gpu="0",jobid="7",node="n1"}}'
+        assert f"ones_gpu_job_info{on} 1.0" in lines
         assert 'ones_agent_pushes_total{outcome="taken"} 1.0' in lines
 
     at_site(work)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ones.daemon.config import ConfigError, load_config
+from ones.daemon.config import ConfigError, GuardConfig, load_config
+from ones.daemon.site import guard_limits, load_site
+from ones.policies.guard import Limits
 
 
 def written(folder: Path, text: str, name: str = "ones.toml") -> Path:
@@ -29,7 +31,7 @@ def test_a_drop_in_overrides_single_keys_of_a_table(tmp_path: Path) -> None:
 
 def test_a_command_line_value_wins(tmp_path: Path) -> None:
     path = written(tmp_path, 'policy = "fifo"')
-    assert load_config(path, {"policy": "srtf"}).policy == "srtf"
+    assert load_site(path, {"policy": "srtf"}).policy == "srtf"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_a_fault_is_told_in_one_line_with_file_and_key(
 ) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        load_config(path)
+        load_site(path)
     message = str(caught.value)
     assert str(path) in message
     assert named in message
@@ -61,3 +63,7 @@ def test_a_fault_is_told_in_one_line_with_file_and_key(
 def test_a_missing_file_says_how_to_name_another(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--config or ONES_CONF"):
         load_config(tmp_path / "none.toml")
+
+
+def test_the_guards_longest_wait_is_the_policies_own() -> None:
+    assert guard_limits(GuardConfig()).max_wait == Limits().max_wait

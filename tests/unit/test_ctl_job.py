@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ones.daemon.ctl.main import in_words
+from ones.daemon.ctl.jobs import in_words
 from ones.daemon.wire import Report
 
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from ones.policies.model import Job, Placement, Shape
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.elastic import (
-    Hold,
     elastic_jobs,
     gpu_nodes,
     held_for_us,
+    plain_jobs,
     stranded,
     to_release,
-    waiting_plain_jobs,
 )
+from ones.slurm_ext.holding import NO_HOLDS, Hold, Holds
 from ones.slurm_ext.layout import PER_NODE, Layout, layout_of
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
@@ -156,7 +156,6 @@ def test_one_task_per_gpu_is_remembered_at_one_gpu() -> None:
         ({"tres_per_job": ""}, "asks for no GPUs"),
         ({"features": "[rack1*2&rack2*2]"}, "constraint"),
         ({"partition": "cpu"}, "no GPU node"),
-        ({"array_job": 1}, "job array"),
         ({"dependency": "afterok:7(unfulfilled)"}, "waits for afterok:7"),
         ({"admin_comment": "ONES1:sizes=17;request=17;held=1"}, "none of its sizes 17"),
     ],
@@ -167,7 +166,7 @@ def test_a_waiting_job_that_can_not_be_given_shapes_must_run_as_a_plain_one(
     record = a_record(**changes)
     assert words in the_reason(record)
     snapshot = a_cluster(record)
-    assert to_release(snapshot, elastic_jobs(snapshot)[1], {}) == [1]
+    assert to_release(snapshot, elastic_jobs(snapshot)[1], NO_HOLDS) == [1]
 
 
 def test_a_running_job_that_can_not_be_given_shapes_is_planned_around() -> None:
@@ -230,7 +229,8 @@ def test_time_left_counts_from_the_present_start() -> None:
 )
 def test_whose_hold_it_is(changes: dict[str, Any], row: Hold | None, ours: bool) -> None:
     record = a_record(**changes)
-    holds = {} if row is None else {1: row}
+    # What is written down was begun after a lost database, and after the job was queued.
+    holds = Holds(rows={} if row is None else {1: row}, since=1500.0)
     assert held_for_us(record, Mark.parse(record.admin_comment), holds) is ours
     jobs, _ = elastic_jobs(a_cluster(record), holds)
     assert jobs[0].startable is ours
@@ -249,14 +249,23 @@ def test_only_jobs_that_slurm_requeued_and_can_not_start_are_stranded() -> None:
         a_record(8, **lost | {"admin_comment": ""}),
         running(id=9, restarts=1, required_nodes="n1"),
     )
-    assert stranded(a_cluster(*jobs)) == [1]
+    assert stranded(a_cluster(*jobs), ()) == [1]
+
+
+def test_only_a_job_that_was_once_ours_and_can_be_handled_is_stranded_in_its_form() -> None:
+    unfit = {"held": True, "reason": "BadConstraints", "required_nodes": ""}
+    jobs = [a_record(number, **unfit) for number in (1, 2, 3)]
+    let_go = Hold(restarts=0, released=True, freed=True)
+    holds = Holds(rows={1: let_go, 2: let_go})
+    assert stranded(a_cluster(*jobs), (2,), holds) == [1]
 
 
 def test_gpus_of_jobs_that_are_not_planned_are_taken() -> None:
     mine = running()
     other = running(id=2, admin_comment="ONES1:broken", nodes="n2", gpus_on={"n2": 2})
     used = {"n1": a_node("n1", gpus_used=4), "n2": a_node("n2", gpus_used=3)}
-    nodes = {node.name: node for node in gpu_nodes(a_cluster(mine, other, **used))}
+    cluster = a_cluster(mine, other, **used)
+    nodes = {node.name: node for node in gpu_nodes(cluster, elastic_jobs(cluster)[0])}
     assert (nodes["n1"].taken, nodes["n2"].taken, nodes["n3"].taken) == (0, 3, 0)
     assert nodes["n1"].switches == ("s1", "s0")
     assert "cpu1" not in nodes
@@ -273,7 +282,7 @@ def test_plain_jobs_that_wait_for_gpus_are_counted_and_others_are_not() -> None:
         a_record(6, held=False, reason="Priority"),  # elastic, but Slurm's to start
         a_record(7, held=False, reason="Priority", required_nodes="n1"),  # a move's
     )
-    waiting = waiting_plain_jobs(a_cluster(*jobs))
+    waiting = plain_jobs(a_cluster(*jobs), [])
     assert [(plain.gpus, sorted(plain.nodes)) for plain in waiting] == [
         (4, ["n1", "n2", "n3", "n4"]),
         (2, ["n3", "n4"]),

@@ -190,6 +190,34 @@ def test_a_waiting_job_is_foretold_by_its_family() -> None:
     assert seconds_left_on(problem, job, on(n1=2)) == pytest.approx(50.0, rel=0.05)
 
 
+def siblings(told: Progress, experience: Experience) -> Problem:
+    """One job that runs, and two of its user and name that wait: one came before it."""
+    jobs = [a_job(n, name="job1", placement=on(n1=2) if n == 1 else None) for n in (0, 1, 2)]
+    return assess(
+        now=5000.0, nodes=a_cluster(), jobs=jobs, experience=experience, progress={ONE: told}
+    )
+
+
+def test_a_running_job_tells_at_once_how_long_those_like_it_are() -> None:
+    told = Progress(job=ONE, samples=64.0, total_samples=6400.0, epoch_samples=640.0)
+    outlooks = siblings(told, taught(seen())).outlooks
+    assert [outlooks[JobId(n)].remaining for n in (0, 1, 2)] == [6400.0, 6336.0, 6400.0]
+    assert not any(one.guessed for one in outlooks.values())
+
+
+def test_a_running_job_that_declares_nothing_tells_of_its_epochs_and_how_far_it_got() -> None:
+    told = Progress(job=ONE, samples=64.0, epoch_samples=640.0)
+    outlooks = siblings(told, taught(seen())).outlooks
+    assert [outlooks[JobId(n)].remaining for n in (0, 1, 2)] == [1920.0, 1856.0, 1920.0]
+    assert all(one.guessed for one in outlooks.values())
+
+
+def test_what_ended_jobs_took_counts_for_more_than_what_others_declare() -> None:
+    told = Progress(job=ONE, samples=64.0, total_samples=6400.0)
+    outlooks = siblings(told, taught(seen(), length(1000.0))).outlooks
+    assert outlooks[JobId(2)].remaining == 1000.0
+
+
 def test_restarts_cost_what_they_cost_this_job_else_its_family_else_all() -> None:
     def cost(*rows: tuple[int, str, float]) -> float:
         costs = [RestartCost(job=JobId(j), family=f, seconds=s) for j, f, s in rows]

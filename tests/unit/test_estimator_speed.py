@@ -106,11 +106,15 @@ def test_type_factors_compare_like_with_like() -> None:
     assert factors["k80"] / factors["v100"] == pytest.approx(2.0, rel=0.03)
 
 
-def test_without_measurements_time_falls_up_to_the_requested_size() -> None:
+def test_without_measurements_time_falls_up_to_the_requested_size_and_a_little_to_twice_that() -> (
+    None
+):
     speed = AssumedSpeed(1.0, 4)
-    assert at(speed, 4, batch=1.0) == 1.0
-    assert at(speed, 8, batch=1.0) == 1.0
     assert at(speed, 1, batch=1.0) == pytest.approx(4**0.8)
+    assert at(speed, 4, batch=1.0) == 1.0
+    assert 0.9 < at(speed, 8, batch=1.0) < 0.95
+    assert at(speed, 16, batch=1.0) == at(speed, 8, batch=1.0)
+    assert at(speed, 8, nodes=2, batch=1.0) == 1.0
 
 
 def test_of_batches_that_are_as_fast_the_smallest_is_best_where_nothing_was_measured() -> None:

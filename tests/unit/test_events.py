@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ones.daemon.config import EventsConfig
-from ones.daemon.events import SHARE, Events, unsettled
-from ones.daemon.metrics import Metrics
-from ones.daemon.onesd import _forever
+from ones.daemon.onesd.events import SHARE, Events, unsettled
+from ones.daemon.onesd.main import _forever
+from ones.daemon.onesd.metrics import Metrics
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 

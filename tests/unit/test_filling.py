@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +12,16 @@ from fake_slurm import a_record
 from policy_builders import on
 
 from ones.daemon.config import NeedsConfig
-from ones.daemon.filling import Filling, words
-from ones.daemon.needs import NothingKnown
-from ones.daemon.store import Store
+from ones.daemon.onesd.books.fills import Fills
+from ones.daemon.onesd.books.journal import Journal
+from ones.daemon.onesd.books.needs import NothingKnown
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.moves.requests import Filling
 from ones.estimator.needs.estimate import Estimate
 from ones.estimator.needs.features import Resource
 from ones.estimator.needs.headroom import Footing
 from ones.slurm_ext.actions import Request
+from ones.slurm_ext.cluster import NodeSize
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.snapshot import JobRecord
 
@@ -50,18 +53,19 @@ class Sinfo:
 
     down = False
 
-    def run(self, *_: str) -> str:
+    def node_sizes(self) -> Mapping[str, NodeSize]:
         if self.down:
             raise SlurmError("sinfo", "no answer")
-        return "n1|16|32000\nn9|2|200\n"
+        return {"n1": NodeSize(cpus=16, memory=32000), "n9": NodeSize(cpus=2, memory=200)}
 
 
 KNOWN = (an_estimate(Resource.HOST_MEMORY, 1000.0), an_estimate(Resource.CPU_CORES, 2.6))
 
 
 def filling(folder: Path, *estimates: Estimate, config: NeedsConfig = LEAVE) -> Filling:
-    book, commands = cast(Any, Book(*estimates)), cast(Any, Sinfo())
-    return Filling(config, book, Store(folder / "db"), commands)
+    book, sinfo = cast(Any, Book(*estimates)), cast(Any, Sinfo())
+    store = Store(folder / "db")
+    return Filling(config, book, Fills(store), Journal(store), sinfo)
 
 
 def a_job(mark: str) -> JobRecord:
@@ -138,7 +142,7 @@ def test_a_start_that_did_not_come_is_tried_again_as_the_user_asked(
     each.written(record, Request(memory=1024, cpus=3, why="5 runs"), now=0.0)
     store = Store(tmp_path / "db")
     store.write(
-        "INSERT INTO moves(job, at, open, record) VALUES(1, 0, 0, json_object('outcome', ?))",
+        "INSERT INTO moves(job, at, open, record, outcome) VALUES(1, 0, 0, '{}', ?)",
         outcome,
     )
     assert decided(each, record) == (8000, 1)
@@ -147,8 +151,8 @@ def test_a_start_that_did_not_come_is_tried_again_as_the_user_asked(
 def test_what_was_written_is_told_beside_what_the_user_said(tmp_path: Path) -> None:
     each = filling(tmp_path, *KNOWN)
     each.written(a_job("mem=8000;cpu=no"), Request(memory=1024, cpus=3, why="5 runs"), now=0.0)
-    row = Store(tmp_path / "db").row("SELECT * FROM fills")
-    assert row is not None
-    line = words(dict(row))
+    fill = Fills(Store(tmp_path / "db")).last(a_job("").id)
+    assert fill is not None
+    line = fill.words()
     assert "1024 MiB of memory on each node (the job itself said 8000 MiB)" in line
     assert "3 CPUs on each node (the job itself said none): 5 runs" in line

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ones.daemon.ctl.solve import BadCase, answer, solve
+from ones.policies.gavel import POLICIES
 
 
 def a_case(policy: str = "max_min_fairness_perf", **fields: Any) -> dict[str, Any]:
@@ -151,3 +152,76 @@ def test_no_jobs_are_an_empty_answer(tmp_path: Path) -> None:
     solved = answer(written(tmp_path, a_case(jobs=[])))
     assert solved["rows"] == solved["allocation"] == []
     assert solved["objective"] is None
+
+
+def two_jobs(**fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": i, "scale_factor": 1, "throughput": {"k80": 1, "v100": 1}, **fields} for i in (0, 1)
+    ]
+
+
+def a_pair(*jobs: Any, speed: float = 1.0) -> dict[str, Any]:
+    speeds = {"k80": [speed, speed], "v100": [speed, speed]}
+    return {"jobs": list(jobs), "scale_factor": 1, "throughput": speeds}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    entity: dict[str, Any] = {"jobs": [0, 1], "policy": "fairness"}
+    for _ in range(levels):
+        entity = {"entities": {"x": entity}, "policy": "fairness"}
+    return entity
+
+
+PACKED = "max_min_fairness_packed"
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        (a_case(cluster={"v100": int("9" * 400), "k80": 1}), "cluster: v100: is not"),
+        (a_case(jobs=two_jobs(throughput={"k80": 1, "v100": 1e308})), "job 0: v100: is not"),
+        (a_case(jobs=two_jobs(weight=1e-300)), "job 0: weight: is not"),
+        ("[" * 100_000, "is nested too deep"),
+        (a_case(worker_types=[["k80"], "v100"]), "worker_types"),
+        (a_case(worker_types=["k80", "v100", "v100"]), "worker_types: 'v100'"),
+        (a_case(jobs=[{**two_jobs()[0], "id": i} for i in (0, "0")]), "job 0: id"),
+        (a_case(PACKED, pairs=[a_pair(0, 1), a_pair(1, 0, speed=0.5)]), r"pairs\[1\]: jobs: "),
+        (a_case(PACKED, pairs=[a_pair([0], 1)]), "there is no job"),
+        (a_case(PACKED, pairs={"jobs": [0, 1]}), "case: pairs: "),
+        (a_case(entities=[1]), "case: entities: "),
+        (a_case(entities={"a": {"jobs": 3, "policy": "fairness"}}), "entity a: jobs: "),
+        (a_case(entities={"a": {"jobs": [[0]], "policy": "fairness"}}), "entity a: jobs: "),
+        (a_case(entities={"a": {"entities": [1], "policy": "fairness"}}), "entity a: entities: "),
+        (
+            a_case("finish_time_fairness_perf", jobs=two_jobs(steps_remaining=0)),
+            "job 0: steps_remaining",
+        ),
+    ],
+)
+def test_hostile_cases_get_one_line_that_names_the_fault(
+    tmp_path: Path, case: Any, fault: str
+) -> None:
+    with pytest.raises(BadCase, match=fault):
+        answer(written(tmp_path, case))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps_remaining": 0, "time_since_start": 100, "cumulative_isolated_time": 100},
+        {"steps_remaining": 1e100, "throughput": {"k80": 1e-100, "v100": 1e100}},
+        {"steps_remaining": 1e-100, "weight": 1e100, "time_since_start": 1e100},
+    ],
+    ids=["none left", "far apart", "heavy"],
+)
+def test_numbers_at_the_edge_are_answered_or_refused(
+    tmp_path: Path, policy: str, fields: dict[str, Any]
+) -> None:
+    case = a_case(policy, jobs=two_jobs(**fields), instance_costs={"k80": 1e-100, "v100": 1e100})
+    try:
+        found = answer(written(tmp_path, case))
+    except BadCase as fault:
+        assert "\n" not in str(fault)
+    else:
+        assert found["policy"] == policy

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, unusable
 
+from ones.policies.catalogue import OFFERS
 from ones.policies.gavel import POLICIES
 from ones.policies.gavel.rounds_settings import RoundSettings
 from ones.policies.model import JobId
-from ones.policies.registry import Site, information, make, names, offered
+from ones.policies.registry import Site, information, make, names
 
 
 def a_rig(policy: str = "max_min_fairness", nodes: int = 1, gpus: int = 1, **more: object) -> Rig:
@@ -469,7 +470,13 @@ def test_what_a_site_sets_holds_unless_the_name_says_otherwise() -> None:
 
 
 def test_all_of_gavels_policies_are_offered_with_what_they_need() -> None:
-    assert sum(name.startswith("gavel:") for name in offered()) == len(POLICIES)
+    for prefix in ("gavel", "gavel-oracle"):
+        offered = {name for name in OFFERS if name.startswith(f"{prefix}:")}
+        assert offered == {f"{prefix}:{name}" for name in POLICIES}
+    for name, policy in POLICIES.items():
+        assert ("sharing of GPUs" in OFFERS[f"gavel:{name}"].needs) == policy.packed
+    assert {name for name, offer in OFFERS.items() if not offer.needs} == {*names()}
+    assert sum(offer.usual for offer in OFFERS.values()) == 12
     assert information("gavel:fifo_perf") == "family"
     assert information("gavel-oracle:fifo_perf") == "truth"
 

@@ -7,18 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
 
-from ones.policies.guard import (
-    History,
-    Limits,
-    Move,
-    PlanError,
-    Verdict,
-    check,
-    freeze,
-    reconcile,
-    validate,
-)
+from ones.policies.guard import History, Limits, Verdict, check, freeze
+from ones.policies.invariants import PlanError, validate
 from ones.policies.model import Assignment, Batch, JobId, Placement, Plan, Problem
+from ones.policies.moves import Move, reconcile
 
 LIMITS = Limits(grace=60, exempt=120, max_resizes_per_hour=3, max_wait=3600)
 NO_HISTORY = History()
@@ -252,3 +244,22 @@ def test_carrying_out_all_moves_gives_the_plan(data: st.DataObject) -> None:
     for move in reconcile(problem, plan):
         held[move.job] = move.target
     assert held == wanted
+
+
+def test_a_restart_to_unequal_parts_is_refused_because_no_allocation_can_promise_them() -> None:
+    apart = on(n1=3, n2=1)
+    restarts = a_problem([a_job(1, placement=on(n1=1))])
+    refused = reasons(verdict(restarts, resize(1, apart, gain=500)))
+    assert refused == {1: "no allocation can promise 3 GPUs on n1, 1 on n2"}
+    assert "no allocation" in reasons(verdict(a_problem([a_job(1)]), start(1, apart)))[1]
+    live = a_problem([a_job(1, placement=on(n1=1), keeps=on(n1=1))])
+    assert verdict(live, resize(1, apart, gain=500)).allowed
+    replayed = a_problem([a_job(1, placement=on(n1=1), uneven=True)])
+    assert verdict(replayed, resize(1, apart, gain=500)).allowed
+
+
+def test_a_live_job_in_unequal_parts_is_not_restarted_there_for_another_batch() -> None:
+    apart = on(n1=3, n2=1)
+    live = a_problem([a_job(1, placement=apart, keeps=on(n1=1), batch=64)])
+    move = Move(job=JobId(1), kind="resize", target=apart, batch=128, gain=500)
+    assert "no allocation" in reasons(verdict(live, move))[1]

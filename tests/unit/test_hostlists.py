@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.slurm_ext.hostlists import expand, fold, in_topology_order
+from ones.slurm_ext.hostlists import expand, fold
 
 
 @given(st.sets(st.integers(0, 300)))
@@ -31,8 +31,3 @@ def test_names_come_back_in_the_order_written() -> None:
 def test_text_that_is_no_hostlist_is_refused() -> None:
     with pytest.raises(ValueError, match="not a hostlist"):
         expand("n[1-")
-
-
-def test_topology_order_keeps_switches_together() -> None:
-    switches = {"n1": ("s1", "s0"), "n2": ("s2", "s0"), "n3": ("s1", "s0"), "n10": ("s1", "s0")}
-    assert in_topology_order(["n10", "n2", "n3", "n1"], switches) == ("n1", "n3", "n10", "n2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ones.daemon.inbox import Inbox
+from ones.daemon.onesd.books.heard import Inbox
 from ones.daemon.wire import Checkpoint, GpuSample, NodeReport, Received, Report
 
 
@@ -67,3 +67,14 @@ def test_nvlink_pairs_are_known_only_where_all_gpus_are(
     inbox.accept(NodeReport(node="n1", taken=1.0, interval=2.0, version="0", gpus=samples), now=1.0)
     assert inbox.links("n1", gpus=gpus) == pairs
     assert inbox.links("n2", gpus=4) is None
+
+
+def test_when_a_job_said_something_is_told_by_our_own_clock() -> None:
+    inbox = Inbox()
+    word = Received(at=5000.0, evidence="cgroup", message=Checkpoint(job=1))
+    report = NodeReport(node="n1", taken=5003.0, interval=10, version="0", received=(word,))
+    assert inbox.accept(report, now=100.0)
+    assert inbox.checkpoints()[1].at == 97.0
+    again = NodeReport(node="n1", taken=5013.0, interval=10, version="0", received=(word,))
+    assert not inbox.accept(again, now=50.0)  # our clock was set back meanwhile
+    assert inbox.checkpoints()[1].at == 37.0

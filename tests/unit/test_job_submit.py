@@ -221,7 +221,6 @@ def test_the_jobs_own_request_is_counted_in_every_form(
             "two types of GPU.*--gres=gpu:k80",
         ),
         ("", {"tres_per_socket": "gres/gpu:1"}, "--gpus-per-socket; use --gpus-per-node"),
-        ("", {"tres_per_job": "gres/gpu:2", "array_inx": "1-3"}, "job array"),
         ("", {"tres_per_job": "gres/gpu:2", "het_job_offset": 0}, "heterogeneous"),
         ("", {"tres_per_job": "gres/gpu:2", "requeue": 0}, "--no-requeue"),
         ("", {"tres_per_job": "gres/gpu:2", "req_nodes": "n1"}, "--nodelist=n1"),
@@ -496,11 +495,48 @@ def test_the_mark_says_what_of_memory_and_cpus_was_named(
 def test_a_stage_in_job_is_marked_as_one_and_nothing_else(slurmctld: Slurmctld, beat: Any) -> None:
     beat()
     environment = slurmctld.table({0: "STAGING=1", 1: "ELASTIC=4"})
-    answer = slurmctld.submit(spank_job_env=environment, tres_per_job="gres/gpu:4")
+    answer = slurmctld.submit(spank_job_env=environment, name="ones-stage-in", priority=0)
     assert answer.job["admin_comment"] == "ONES-STAGE1:"
     assert answer.job["requeue"] == A_BATCH_JOB["requeue"]
     forged = slurmctld.submit(admin_comment="ONES-STAGE1:")
     assert forged.job["admin_comment"] == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "train"},
+        {"priority": NO_VAL},
+        {"tres_per_job": "gres/gpu:4"},
+        {"tres_per_node": "gres:gpu:v100:1"},
+    ],
+)
+def test_a_job_that_only_has_the_variable_of_stage_in_jobs_is_a_plain_one(
+    slurmctld: Slurmctld, changes: Mapping[str, Any]
+) -> None:
+    job = {"name": "ones-stage-in", "priority": 0} | changes
+    answer = slurmctld.submit(spank_job_env=slurmctld.table({0: "STAGING=1"}), **job)
+    assert answer.code == SUCCESS
+    assert answer.job["admin_comment"] is None
+    assert answer.job["priority"] == job["priority"]
+
+
+@pytest.mark.parametrize("text", ["1-65536", "1-32768,32769-65536", "1-65535:2,7"])
+def test_sizes_are_not_written_out_one_by_one(slurmctld: Slurmctld, text: str) -> None:
+    slurmctld.lua.execute("""
+        steps = 0
+        debug.sethook(function() steps = steps + 1 end, "", 100)
+    """)
+    answer = slurmctld.elastic(text, tres_per_job="gres/gpu:1")
+    slurmctld.lua.execute("debug.sethook()")
+    assert answer.mark == f"ONES1:sizes={text};request=1;held=0"
+    assert slurmctld.lua.globals().steps < 1000  # hundreds of instructions of Lua
+
+
+def test_a_range_of_very_many_nodes_is_refused(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.elastic("1-65536", tres_per_node="gres/gpu:1", min_nodes=1, max_nodes=60_000)
+    assert answer.code == ERROR
+    assert "a range of 60000 numbers of nodes; give one number of nodes" in answer.said[0]
 
 
 @pytest.mark.parametrize(

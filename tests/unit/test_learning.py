@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_slurm import a_record
+from onesd_builders import the_books
 
-from ones.daemon import learning
-from ones.daemon.inbox import Inbox
-from ones.daemon.learning import Learning
-from ones.daemon.metrics import Metrics
-from ones.daemon.store import Store
+from ones.daemon.onesd.books import reports as learning
+from ones.daemon.onesd.books.reports import Learning
+from ones.daemon.onesd.books.store import Store
 from ones.daemon.wire import NodeReport, Received, Report
 from ones.policies.model import Batch, JobId
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
@@ -48,8 +47,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder / "db")
-        self.inbox = Inbox()
-        self.learning = Learning(self.store, self.inbox, Metrics())
+        books = the_books(self.store)
+        self.inbox, self.learning = books.heard, books.reports
 
     def tell(self, report: Report, *, node: str = "n1", at: float = 1.0) -> None:
         received = Received(at=at, evidence="cgroup", message=report)
@@ -60,7 +59,7 @@ class World:
         return self.store.rows(f"SELECT * FROM {table} ORDER BY at")
 
     def after_a_restart(self) -> Learning:
-        return Learning(self.store, self.inbox, Metrics())
+        return the_books(self.store).reports
 
     def take(self, job: JobRecord = JOB) -> None:
         node = NodeRecord(name="n1", states=frozenset({"MIXED"}), gpu_type="v100", gpus=4)
@@ -113,8 +112,9 @@ def test_a_report_from_before_slurm_lists_the_run_is_used_once_it_does(world: Wo
 
 
 def test_a_restarts_cost_is_learnt_once_from_the_report_that_first_has_it(world: World) -> None:
-    move = '{"kind": "resize", "restarts": 0}'
-    world.store.write("INSERT INTO moves(job, at, open, record) VALUES(7, 0, 0, ?)", move)
+    world.store.write(
+        "INSERT INTO moves(job, at, open, record, kind) VALUES(7, 0, 0, '{}', 'resize')"
+    )
     runs = ((0, 10.0, 50.0), (1, 53.0, None))
     for ordinal, started, ended in runs:
         row = {"job": 7, "ordinal": ordinal, "started": started, "ended": ended}
@@ -217,6 +217,50 @@ def test_a_batch_too_large_for_the_smallest_size_does_not_bar_the_job_from_it(
     world.tell(msgspec.structs.replace(REPORT, **limits))
     world.take()
     assert world.learning.batches(JOB)[1] == Batch(submitted=64, most=512, most_per_gpu=32)
+
+
+def test_a_contradictory_report_is_not_used_for_the_batch_and_is_named(world: World) -> None:
+    """Also after a restart of onesd, which reads it from the database."""
+    limits = {"batch_submitted": 64, "batch_most": 32, "batch_most_per_gpu": 64, "tunes": True}
+    world.tell(msgspec.structs.replace(REPORT, **limits))
+    world.take()
+    for each in (world.learning, world.after_a_restart()):
+        assert each.batches(JOB) == (64, None)
+        assert "batch_submitted 64" in each.contradictions[JobId(7)]
+    world.tell(msgspec.structs.replace(REPORT, **limits | {"batch_most": 128}), at=2.0)
+    world.take()
+    assert world.learning.batches(JOB)[1] is not None
+    assert world.learning.contradictions == {}
+
+
+def test_a_job_whose_terms_leave_it_no_batch_at_its_sizes_keeps_its_own(world: World) -> None:
+    limits = {"batch_submitted": 2, "batch_most": 2, "batch_most_per_gpu": 64}
+    world.tell(msgspec.structs.replace(REPORT, **limits))
+    world.take()
+    assert world.learning.batches(JOB, least=4) == (64, None)
+    assert "4 GPUs" in world.learning.contradictions[JobId(7)]
+    world.learning.end(replace(JOB, state="CANCELLED"), 9.0)
+    assert world.learning.contradictions == {}
+
+
+def test_a_report_from_a_node_that_slurm_has_forgotten_teaches_no_speed(world: World) -> None:
+    spread = replace(JOB, gpus_on={"n1": 1, "n9": 1})
+    world.tell(REPORT)
+    world.take(spread)
+    assert world.learning.ready(spread)
+    assert world.rows("observations") == []
+
+
+def test_a_kept_report_that_cant_be_read_stops_nothing(world: World) -> None:
+    world.store.put("jobs", [A_ROW])
+    world.tell(REPORT)
+    world.take()
+    world.store.write('UPDATE reports SET report = \'{"op": "other"}\'')
+    assert world.learning.progress() == {}
+    assert world.learning.report(JOB) is None
+    assert world.learning.batches(JOB) == (None, None)
+    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)
+    assert world.rows("finished") == []
 
 
 def test_a_finished_job_teaches_its_familys_length_once(world: World) -> None:

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onesd_builders import the_books
 from test_elastic import a_cluster
 from test_satellites import BASE, part
 
-from ones.daemon.inbox import Inbox
-from ones.daemon.learning import Learning
-from ones.daemon.live_mover import GRACE, PATIENCE, SILENCE, LiveMover
-from ones.daemon.metrics import Metrics
-from ones.daemon.store import Store
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.moves.live import GRACE, PATIENCE, SILENCE, LiveMover
 from ones.daemon.wire import Live, NodeReport, Received
-from ones.policies.guard import Move
 from ones.policies.model import JobId, Placement
+from ones.policies.moves import Move
 from ones.slurm_ext.actions import GiveBack
 from ones.slurm_ext.actuator import JobChanged
 from ones.slurm_ext.live_moves import LiveLimits, LiveMove
@@ -49,9 +48,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
-        self.store, self.inbox, self.hand = Store(folder / "db"), Inbox(), Hand()
-        self.metrics = Metrics()
-        self.learning = Learning(self.store, self.inbox, self.metrics)
+        self.store, self.hand = Store(folder / "db"), Hand()
         self.job = BASE
         self.others: list[JobRecord] = []
         self.again()
@@ -60,16 +57,9 @@ class World:
     def again(self) -> None:
         """onesd is started anew, with nothing but its database."""
         hand: Any = self.hand
-        self.inbox = Inbox()
-        self.mover = LiveMover(
-            self.store,
-            hand,
-            self.inbox,
-            self.learning,
-            self.metrics,
-            limits=LIMITS,
-            clock=lambda: self.now,
-        )
+        books = the_books(self.store)
+        self.inbox, self.learning = books.heard, books.reports
+        self.mover = LiveMover(books, hand, Metrics(), limits=LIMITS, clock=lambda: self.now)
 
     def say(self, **fields: Any) -> None:
         message = Live(job=1, **fields)

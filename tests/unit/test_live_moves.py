@@ -189,6 +189,25 @@ def test_a_refusal_ends_the_move_with_the_jobs_own_words() -> None:
     assert world.step(move).outcome == "failed: sbatch: no such node; it runs on"
 
 
+def test_a_satellite_that_a_limit_keeps_from_starting_calls_the_order_back_at_once() -> None:
+    world = World(a_live_job(n1=1), obeys=False)
+    move = world.step(a_move(n1=1, n2=4))
+    assert move.order is not None
+    waits = replace(
+        a_satellite(101, "n2", 4, order=move.order.number),
+        state="PENDING",
+        reason="Resources",
+        gpus_on={},
+    )
+    world.job = replace(world.job, satellites=(waits,))
+    assert world.step(move).step == "ordered", "it is next"
+    kept_off = replace(waits, reason="QOSMaxGRESPerUser")
+    world.job = replace(world.job, satellites=(kept_off,))
+    move = world.step(move)
+    assert (move.step, move.refused) == ("withdrawing", "QOSMaxGRESPerUser")
+    assert move.because == "failed: Slurm does not start satellite 101 (QOSMaxGRESPerUser)"
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_an_order_that_is_not_carried_out_in_time_is_called_back(answers: bool) -> None:
     world = World(a_live_job(n1=1), obeys=False)
@@ -273,6 +292,16 @@ def test_only_whole_satellites_are_kept_and_as_many_gpus_as_they_can_be() -> Non
 def test_what_a_live_move_gives_back_is_promised_to_others() -> None:
     job = a_live_job(a_satellite(11, "n1", 3), n1=1)
     assert promised([a_move(n1=1, n2=2)], {1: job}) == {"n1": 3}
+
+
+def test_a_satellite_of_order_7000_is_none_of_order_700() -> None:
+    order = Order(number=700, keep=(), add=())
+    move = replace(a_move(n1=1), step="ordered", order=order, orders=1)
+    said = Said(at=1.0, able=True, order=700, state="done")
+    other = a_live_job(a_satellite(5, "n2", 1, order=7000))
+    assert advance(move, other, LiveEvidence(now=1.0, said=said), LIMITS) == move
+    own = a_live_job(a_satellite(5, "n2", 1, order=700))
+    assert advance(move, own, LiveEvidence(now=1.0, said=said), LIMITS) != move
 
 
 def test_a_mark_that_cant_be_read_ties_to_nothing() -> None:

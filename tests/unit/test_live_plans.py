@@ -94,6 +94,7 @@ def test_every_policy_plans_soundly_for_a_job_that_is_spread_unevenly(
         decided = decide(
             problem, policy, memory, rng, history=History(), limits=Limits(min_gain=None)
         )
+        assert (decided.left_out, decided.fault) == ({}, "")
         memory = decided.memory
 
 

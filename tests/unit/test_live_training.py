@@ -54,7 +54,7 @@ for epoch in job.epochs(EPOCHS):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if os.environ.get("FAILS") and job.rank == 1 and before > 300:
+        if job.rank == 1 and before > int(os.environ.get("FAILS", 10**9)):
             sys.exit(7)
         try:
             job.step(loss=loss)  # from where a worker may leave
@@ -284,7 +284,14 @@ def test_when_all_workers_are_lost_training_goes_on_from_the_checkpoint(
 def test_a_worker_that_fails_again_and_again_is_given_up_and_the_others_finish(
     training: LiveTraining,
 ) -> None:
-    job = training.live(2, FAILS="1")
+    # Long steps: the training lasts for longer than it takes to start a worker three times.
+    job = training.live(2, FAILS="30", PAUSE="2")
+
+    def is_given_up() -> bool:
+        status = training.order({"op": "status"})
+        return bool(status["settled"]) and status["workers"] == 1
+
+    training.wait_until(is_given_up)
     assert training.ends(job) == 0
     assert [result["gpus"] for result in training.results()] == [1]
     assert steps_follow_each_other(training)

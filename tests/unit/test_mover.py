@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from fake_slurm import FakeSlurm, a_record
+from onesd_builders import the_books
 from policy_builders import a_job, on
 
-from ones.daemon.inbox import Inbox
-from ones.daemon.learning import Learning
-from ones.daemon.metrics import Metrics
-from ones.daemon.mover import Mover
-from ones.daemon.records import Records
-from ones.daemon.store import Store
-from ones.policies.guard import Move
+from ones.daemon.onesd.books.holds import HoldsBook
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.moves.restart import Mover
 from ones.policies.model import JobId
+from ones.policies.moves import Move
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.elastic import held_for_us
 from ones.slurm_ext.mark import Mark
@@ -23,9 +22,8 @@ from ones.slurm_ext.moves import MoveLimits
 
 
 def a_mover(store: Store, actuator: Actuator) -> Mover:
-    inbox, metrics = Inbox(), Metrics()
-    learning = Learning(store, inbox, metrics)
-    return Mover(store, actuator, inbox, learning, metrics, limits=MoveLimits(), clock=lambda: 0.0)
+    books = the_books(store)
+    return Mover(books, actuator, Metrics(), limits=MoveLimits(), clock=lambda: 0.0)
 
 
 def test_a_new_batch_is_leased_and_nothing_else_is_begun(tmp_path: Path) -> None:
@@ -46,17 +44,17 @@ def test_a_stranded_job_is_held_and_no_more_bound_to_its_lost_node(tmp_path: Pat
     store = Store(tmp_path / "db")
     lost = a_record(1, held=False, restarts=1, required_nodes="n1", reason="ReqNodeNotAvail")
     slurm = FakeSlurm(lost)
-    a_mover(store, Actuator(slurm)).take_back(lost)
+    a_mover(store, Actuator(slurm.cluster)).take_back(lost, "its node is gone")
     assert (slurm.job.held, slurm.job.required_nodes) == (True, "")
-    holds = Records(store, cast(Any, None), cast(Any, None)).holds()
+    holds = HoldsBook(store).all(now=0.0)
     assert held_for_us(slurm.job, Mark.parse(slurm.job.admin_comment), holds)
 
 
 def test_a_stranded_job_is_taken_back_once_slurm_answers(tmp_path: Path) -> None:
     lost = a_record(1, held=False, restarts=1, required_nodes="n1", reason="ReqNodeNotAvail")
     slurm = FakeSlurm(lost, down=True)
-    mover = a_mover(Store(tmp_path / "db"), Actuator(slurm))
-    mover.take_back(lost)
+    mover = a_mover(Store(tmp_path / "db"), Actuator(slurm.cluster))
+    mover.take_back(lost, "its node is gone")
     slurm.down = False
-    mover.take_back(lost)
+    mover.take_back(lost, "its node is gone")
     assert slurm.job.held

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.policies.model import Placement
+from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.job_json import ENDED
-from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
+from ones.slurm_ext.holding import STALE
+from ones.slurm_ext.moves import LEAVING, Evidence, MoveLimits, MoveRecord, advance, leaving
+from ones.slurm_ext.snapshot import ENDED
 
 LIMITS = MoveLimits(checkpoint_timeout=20, requeue_timeout=10, start_timeout=10)
 ON_N2_N3 = Placement.of({"n2": 2, "n3": 2})
@@ -71,7 +73,7 @@ class Shell:
                 return
             self.point("before an action")
             try:
-                job = Actuator(slurm).perform(following.action)
+                job = Actuator(slurm.cluster).perform(following.action)
             except (JobChanged, SlurmError):
                 return
             self.point("after an action")
@@ -275,6 +277,21 @@ def test_a_user_who_releases_the_job_ends_the_move() -> None:
     assert not shell.move.holds
 
 
+@pytest.mark.parametrize("step", ["begun", "shaping", "shaped"])
+def test_what_slurm_said_before_our_hold_is_not_somebody_elses_release(step: str) -> None:
+    # onesd was killed after it had held a job in Slurm's queue; its first look is an older one.
+    before = a_record(held=False, reason="Priority")
+    move = a_move("start", step=step, queued=True, holds=True, deadline=2010.0)
+    free = {"n2": 4, "n3": 4}
+    following = advance(move, before, Evidence(now=2009.0, free=free), LIMITS)
+    assert not following.move.outcome
+    assert following.move.holds
+    later = Evidence(now=2000.0 + STALE, free=free)
+    if step != "begun":  # until Slurm has held it, it is told to once more
+        gone = advance(move, before, later, LIMITS).move
+        assert gone.outcome == "abandoned: somebody else released the job"
+
+
 def test_a_shape_that_slurm_can_not_give_is_given_back_held() -> None:
     move = a_move("start", step="starting", deadline=2010.0)
     job = a_record(held=True, reason="BadConstraints", required_nodes="n[2-3]")
@@ -285,7 +302,8 @@ def test_a_shape_that_slurm_can_not_give_is_given_back_held() -> None:
 
 def test_a_job_that_started_as_it_was_withdrawn_keeps_no_hold() -> None:
     move = a_move("start", step="withdrawing", holds=True)
-    job = a_record(state="RUNNING", held=True, nodes="n[2-3]", gpus_on={"n2": 2, "n3": 2})
+    ran = {"state": "RUNNING", "nodes": "n[2-3]", "gpus_on": {"n2": 2, "n3": 2}}
+    job = a_record(held=True, reason="JobHeldAdmin", **ran)
     following = advance(move, job, Evidence(now=2001), LIMITS)
     assert str(following.action) == "Release(job=1, restarts=0)"
     assert (following.done.outcome, following.done.holds) == ("done", False)
@@ -318,3 +336,32 @@ def test_a_move_reads_back_what_it_wrote() -> None:
 def test_a_move_to_an_uneven_placement_is_never_made() -> None:
     with pytest.raises(ValueError, match="no allocation can promise"):
         a_move("start", target=Placement.of({"n1": 3, "n2": 1}))
+
+
+def waits_to_start(reason: str, **changes: Any) -> Any:
+    return a_record(held=False, reason=reason, required_nodes="n[2-3]", **changes)
+
+
+def test_a_start_that_waits_behind_others_is_put_before_them() -> None:
+    move = a_move("start", step="starting", deadline=2010.0)
+    free = {"n2": 2, "n3": 2}
+    behind = waits_to_start("Priority", priority=7)
+    following = advance(move, behind, Evidence(now=2001, free=free), LIMITS)
+    assert str(following.action) == "GoFirst(job=1, restarts=0)"
+    assert not following.done.outcome
+    first = waits_to_start("Priority", priority=FIRST)
+    assert advance(move, first, Evidence(now=2001, free=free), LIMITS).action is None
+
+
+def test_a_start_whose_gpus_somebody_took_is_withdrawn_before_its_time_is_over() -> None:
+    limits = replace(LIMITS, start_timeout=60.0)
+    move = a_move("start", step="starting", deadline=2060.0)
+    job = waits_to_start("Resources")
+    gone, there = {"n2": 0, "n3": 2}, {"n2": 2, "n3": 2}
+    late = 2000.0 + LEAVING
+    assert advance(move, job, Evidence(now=late - 1, free=gone), limits).action is None
+    assert advance(move, job, Evidence(now=late + 1, free=there), limits).action is None
+    following = advance(move, job, Evidence(now=late + 1, free=gone), limits)
+    assert str(following.action) == "Hold(job=1, restarts=0)"
+    assert following.move.step == "withdrawing"
+    assert following.move.refused == "Resources"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click.testing
 import pytest
@@ -16,11 +16,12 @@ from ones.daemon.agent import traffic as agent_traffic
 from ones.daemon.ctl import estimate as command
 from ones.daemon.ctl import report as reporting
 from ones.daemon.ctl.main import main
-from ones.daemon.needs import NeedsBook, NothingKnown, Question, answer
-from ones.daemon.store import Store
+from ones.daemon.onesd.books.needs import NeedsBook, NothingKnown, Question, answer
+from ones.daemon.onesd.books.store import Store
 from ones.daemon.wire import GpuSample, NodeReport, Traffic
 from ones.slurm_ext.errors import SlurmUnreachable
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.usage import Usage, usage_of
 
 GIB = 2**30
 JOB = a_record(7, state="RUNNING", held=False, gpus_on={"n1": 2}, admin_comment="")
@@ -40,6 +41,9 @@ class Slurm:
         if self.silent:
             raise SlurmUnreachable("sacct", "no answer")
         return self.lines
+
+    def usage(self, jobs: Iterable[int]) -> list[Usage]:
+        return usage_of(cast(Any, self), jobs)
 
     def see(
         self,
@@ -175,12 +179,11 @@ def test_the_command_shows_what_was_asked_beside_what_is_suggested(
     script = tmp_path / "a.sbatch"
     script.write_text("#!/bin/sh\n#SBATCH -J train --gpus=2 --mem=64G -c 8 --time=10:00:00\ntrue\n")
 
-    def answered(_config: object, _method: str, _path: str, body: dict[str, Any]) -> Any:
+    def answered(_method: str, _path: str, body: dict[str, Any]) -> Any:
         question = Question(**(body | {"user": "alice"}))
         return json.loads(json.dumps(answer(slurm.book, question, "alice")))
 
-    monkeypatch.setattr(command, "ask", answered)
-    monkeypatch.setattr(command, "load_config", lambda _: None)
+    monkeypatch.setattr(command, "asks", answered)
     run = click.testing.CliRunner().invoke
     text = run(main, ["estimate", str(script)]).output
     line = next(line for line in text.splitlines() if line.startswith("memory of a node"))
@@ -208,8 +211,7 @@ def test_the_report_holds_what_was_used_against_what_was_asked_by_user(
     assert alice["gpu_memory"] == pytest.approx(20 * 1024)
     assert (alice["host_memory"], alice["memory_asked"]) == (20 * 1024, 64 * 1024)
     assert [one["user"] for one in slurm.book.report("bob")] == ["bob"]
-    monkeypatch.setattr(reporting, "ask", lambda *_: {"users": slurm.book.report("alice")})
-    monkeypatch.setattr(reporting, "load_config", lambda _: None)
+    monkeypatch.setattr(reporting, "asks", lambda *_: {"users": slurm.book.report("alice")})
     text = click.testing.CliRunner().invoke(main, ["report", "needs", "-n"]).output
     assert text.split() == [
         *("alice", "vision", "2", "4.0", "47%", "20.0G/40.0G", "20.0G/64.0G"),

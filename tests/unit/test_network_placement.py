@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_builders import a_cluster, a_job, a_problem, an_outlook, on, unusable
+from policy_builders import a_cluster, a_job, a_problem, an_outlook, on
 
 from ones.policies.invariants import validate
-from ones.policies.model import Assignment, Job, JobId, Node, Placement, Plan, Problem, Shape
+from ones.policies.model import JobId, Node, Shape
 from ones.policies.network.best_fit import best_fit
 from ones.policies.network.cost import least_cost, network_cost, score, used_nodes
 from ones.policies.network.exact import NoPlacement, exact
@@ -19,7 +19,6 @@ from ones.policies.network.grouping import Genetics, grouping
 from ones.policies.network.improve import exchanged, improved
 from ones.policies.network.links import inside_costs
 from ones.policies.network.placers import PLACERS, placing
-from ones.policies.network.resite import resite
 from ones.policies.network.sensitivity import sensitivity
 from ones.policies.network.subtree import by_arrival, packed, subtree
 from ones.policies.network.topology import Distances, Topology
@@ -357,70 +356,6 @@ def test_what_spreading_costs_is_what_the_speed_says() -> None:
     assert lost == pytest.approx(0.1 / 0.55)
 
 
-# Starts, seated anew
-
-
-def _a_plan(*placed: tuple[Job, Placement]) -> Plan:
-    return Plan({job.id: Assignment(where, job.batch, "said so") for job, where in placed})
-
-
-def _two_starts() -> tuple[Problem, Plan]:
-    """A quiet job has the nodes under one switch; a loud one is spread over two domains."""
-    nodes = a_tree("aacd")
-    quiet = a_job(1, "8", requested=8, nodes=nodes)
-    loud = a_job(2, "8", requested=8, nodes=nodes)
-    problem = a_problem([quiet, loud], nodes)
-    calm = replace(an_outlook(), speed=replace(an_outlook().speed, between_nodes=0.001))  # type: ignore[type-var]
-    problem = replace(problem, outlooks={JobId(1): calm, JobId(2): an_outlook()})
-    return problem, _a_plan((quiet, on(n01=4, n02=4)), (loud, on(n03=4, n04=4)))
-
-
-def test_the_job_that_loses_most_by_it_sits_closest() -> None:
-    problem, plan = _two_starts()
-    found = resite(problem, plan)
-    assert found.assignments[JobId(2)].placement == on(n01=4, n02=4)
-    assert found.assignments[JobId(1)].placement == on(n03=4, n04=4)
-    validate(problem, found)
-
-
-def test_running_jobs_stay_where_the_plan_has_them() -> None:
-    problem, plan = _two_starts()
-    quiet = replace(problem.jobs[0], placement=on(n01=4, n02=4), started=0.0)
-    problem = replace(problem, jobs=(quiet, problem.jobs[1]))
-    assert resite(problem, plan) is plan
-
-
-def test_without_a_topology_a_plan_is_left_alone() -> None:
-    problem, plan = _two_starts()
-    flat = replace(problem, nodes=tuple(replace(node, switches=()) for node in problem.nodes))
-    assert resite(flat, plan) is plan
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_a_plan_seated_anew_is_sound_and_cheaper(data: st.DataObject) -> None:
-    nodes = a_tree("aabbccdd")
-    taken = data.draw(st.lists(st.integers(0, 3), min_size=8, max_size=8))
-    nodes = [replace(node, taken=n) for node, n in zip(nodes, taken, strict=True)]
-    if data.draw(st.booleans()):
-        nodes[0] = unusable(nodes[0])
-    jobs = [
-        a_job(number, str(size), requested=size, nodes=nodes)
-        for number, size in enumerate(
-            data.draw(st.lists(st.sampled_from([1, 2, 4, 6, 8]), min_size=1, max_size=5)), start=1
-        )
-    ]
-    problem = a_problem(jobs, nodes)
-    plan, _ = make("fifo").plan(problem, None, _chance())
-    found = resite(problem, plan)
-    validate(problem, found)
-    assert found.assignments.keys() == plan.assignments.keys()
-    for job, given_ in found.assignments.items():
-        before = plan.assignments[job]
-        assert given_.placement.shape == before.placement.shape
-        assert (given_.batch, given_.reason) == (before.batch, before.reason)
-
-
 # The policy
 
 
@@ -459,7 +394,7 @@ def test_a_job_that_never_fits_blocks_nobody() -> None:
     ]
     plan, _ = make("liquid").plan(a_problem(jobs, nodes), None, _chance())
     assert set(plan.assignments) == {2}
-    assert "do not fit" in plan.idle[JobId(1)]
+    assert "can't hold its" in plan.idle[JobId(1)]
 
 
 def test_running_jobs_run_to_their_end() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ones.daemon.outages import AFTERMATH, Outages
-from ones.daemon.store import Store
+from ones.daemon.onesd.books.outages import AFTERMATH, Outages
+from ones.daemon.onesd.books.store import Store
 from ones.slurm_ext.snapshot import NodeRecord
 
 

@@ -7,7 +7,7 @@ import pytest
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
 
 from ones.policies.fifo import Fifo
-from ones.policies.guard import validate
+from ones.policies.invariants import validate
 from ones.policies.model import JobId, Plan, Problem
 from ones.policies.ones import Ones
 from ones.policies.ones_settings import Settings
@@ -87,7 +87,7 @@ def test_a_job_that_fits_nowhere_does_not_block_the_queue() -> None:
     nodes = [unusable(node) for node in a_cluster()[:2]] + a_cluster()[2:]
     found = plan(Fifo(), a_problem([a_job(1, "16", requested=16), a_job(2)], nodes))
     assert gpus(found) == {2: 2}
-    assert "do not fit" in found.idle[JobId(1)]
+    assert found.idle[JobId(1)] == "the usable nodes can't hold its 16 GPUs"
 
 
 def test_jobs_for_other_nodes_do_not_wait_for_each_other() -> None:

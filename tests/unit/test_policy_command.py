@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from standing_onesd import served_onesd
 
-from ones.daemon.api import Api, Peer
-from ones.daemon.choice import Choice
-from ones.daemon.config import Config, ConfigError, load_config
-from ones.daemon.controller import Controller
+from ones.daemon.config import Config, ConfigError
 from ones.daemon.ctl.main import main
-from ones.daemon.store import Store
+from ones.daemon.onesd.assembly import Onesd
+from ones.daemon.onesd.doors.askers import Askers, Peer
+from ones.daemon.onesd.doors.http import Api
+from ones.daemon.onesd.events import Events
+from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.policy_in_force import PolicyInForce
+from ones.daemon.site import load_site, make_policy
 from ones.policies.registry import names, settings_of
-from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import OnesError
-from ones.slurm_ext.snapshot import Snapshot
 
 SITE = """
 policy = "fifo"
@@ -29,15 +30,6 @@ policy = "fifo"
 entities = "none"
 weights = {physics = 2.0}
 """
-
-
-class NoCluster:
-    """A Slurm without nodes and jobs."""
-
-    name = "none"
-
-    def snapshot(self) -> Snapshot:
-        return Snapshot(taken=0.0, jobs={}, nodes={}, switches={})
 
 
 @pytest.fixture
@@ -52,31 +44,10 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def onesd(config: Path) -> Iterator[Controller]:
+def onesd(config: Path) -> Iterator[Onesd]:
     """onesd's doors and rounds, in a thread."""
-    ready, controllers = threading.Event(), []
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        loaded = load_config(config)
-        store = Store(loaded.store)
-        commands = Commands(timeout=5.0, writes_per_second=10.0)
-        controller = Controller(loaded, NoCluster(), commands, store, clock=lambda: 1000.0)
-        runner = await Api(controller).serve()
-        controllers.append(controller)
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-        store.close()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(20)
-    yield controllers[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(20)
-    loop.close()
+    with served_onesd(config) as onesd:
+        yield onesd
 
 
 def onesctl(config: Path, *words: str) -> Result:
@@ -90,23 +61,26 @@ def shown(config: Path) -> dict[str, object]:
 
 
 def test_list_names_every_policy_with_what_it_optimises_and_needs() -> None:
-    listed = CliRunner().invoke(main, ["policy", "list", "--json"])
+    listed = CliRunner().invoke(main, ["policy", "list", "--all", "--json"])
     rows = {row["policy"]: row for row in json.loads(listed.stdout)["policies"]}
     assert {*names()} < {*rows}
     assert rows["gavel:max_min_fairness_packed"]["needs"] == "sharing of GPUs"
     assert rows["gavel-oracle:fifo_perf"]["information"] == "truth"
     assert all(row["optimises"] for row in rows.values())
     table = CliRunner().invoke(main, ["policy", "list", "-n", "-o", "policy"]).stdout.split()
-    assert sorted(rows) == sorted(table)
+    assert len(table) == 12
+    assert table[0] == "ones"
+    assert {*table} < {*rows}
+    assert not {name for name in table if rows[name]["information"] == "truth"}
 
 
-def test_show_tells_policy_settings_and_source(config: Path, onesd: Controller) -> None:
+def test_show_tells_policy_settings_and_source(config: Path, onesd: Onesd) -> None:
     answer = shown(config)
     assert (answer["policy"], answer["source"], answer["by"]) == ("fifo", "configuration", None)
     assert "policy fifo, from the configuration" in onesctl(config, "show").stdout
 
 
-def test_an_operators_policy_holds_from_the_next_round_on(config: Path, onesd: Controller) -> None:
+def test_an_operators_policy_holds_from_the_next_round_on(config: Path, onesd: Onesd) -> None:
     said = onesctl(config, "set", "gavel:max_min_fairness_perf:hold=3")
     assert said.exit_code == 0
     assert "set by" in said.stdout
@@ -116,35 +90,35 @@ def test_an_operators_policy_holds_from_the_next_round_on(config: Path, onesd: C
     assert isinstance(settings, dict)
     assert settings["hold"] == 3.0
     assert (settings["entities"], settings["weights"]) == ("none", {"physics": 2.0})
-    onesd.round()
-    assert onesd.store.fact("memory:gavel:max_min_fairness_perf")["form"] == 1
-    assert onesd.store.row("SELECT policy FROM rounds")["policy"] == answer["policy"]  # type: ignore[index]
+    onesd.rounds.round()
+    assert onesd.service.books.store.fact("memory:gavel:max_min_fairness_perf")["form"] == 1
+    assert onesd.service.books.store.row("SELECT policy FROM rounds")["policy"] == answer["policy"]  # type: ignore[index]
 
 
-def test_events_cut_no_turns_short(config: Path, onesd: Controller) -> None:
+def test_events_cut_no_turns_short(config: Path, onesd: Onesd) -> None:
+    policy = onesd.service.policy
+    events = Events(load_site(config).events, Metrics(), welcome=lambda: not policy.takes_turns)
     onesctl(config, "set", "gavel:max_min_fairness_perf")
-    onesd.events.happened("epilog")
-    assert not onesd.events.wake.is_set()
+    events.happened("epilog")
+    assert not events.wake.is_set()
     onesctl(config, "set", "gavel:fifo_perf")
-    onesd.events.happened("epilog")
-    assert onesd.events.wake.is_set()
+    events.happened("epilog")
+    assert events.wake.is_set()
 
 
-def test_it_outlives_a_restart_until_the_default_is_asked_for(
-    config: Path, onesd: Controller
-) -> None:
+def test_it_outlives_a_restart_until_the_default_is_asked_for(config: Path, onesd: Onesd) -> None:
     onesctl(config, "set", "srtf")
-    after = Choice(load_config(config), onesd.store)
+    after = PolicyInForce(load_site(config), onesd.service.books.store)
     assert (after.policy.name, after.config.policy) == ("srtf", "srtf")
     assert onesctl(config, "set", "--default").stdout.startswith("policy fifo, from the config")
-    assert Choice(load_config(config), onesd.store).policy.name == "fifo"
+    assert PolicyInForce(load_site(config), onesd.service.books.store).policy.name == "fifo"
 
 
 def test_a_choice_that_became_impossible_gives_way_to_the_configuration(
-    config: Path, onesd: Controller, caplog: pytest.LogCaptureFixture
+    config: Path, onesd: Onesd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    onesd.store.set_fact("policy", {"name": "gavel:gone", "by": "oper", "at": 1.0})
-    choice = Choice(load_config(config), onesd.store)
+    onesd.service.books.store.set_fact("policy", {"name": "gavel:gone", "by": "oper", "at": 1.0})
+    choice = PolicyInForce(load_site(config), onesd.service.books.store)
     assert choice.policy.name == "fifo"
     assert choice.view()["source"] == "configuration"
     assert "gavel:gone" in caplog.text
@@ -155,13 +129,14 @@ def test_a_choice_that_became_impossible_gives_way_to_the_configuration(
     [
         ("best", "no policy 'best'"),
         ("srtf-oracle", "knows what only a simulation can tell"),
+        ("slurm", "'slurm' is for replays, to compare with"),
         ("gavel:isolated:hold=much", "its setting hold is not a number: 'much'"),
         ("gavel:max_min_fairness_packed", "[sharing] allow"),
         ("x" * 2000, "the name of a policy"),
     ],
 )
 def test_what_cannot_be_used_here_is_refused_in_one_line(
-    config: Path, onesd: Controller, name: str, fault: str
+    config: Path, onesd: Onesd, name: str, fault: str
 ) -> None:
     said = onesctl(config, "set", name)
     assert said.exit_code == 1
@@ -170,13 +145,11 @@ def test_what_cannot_be_used_here_is_refused_in_one_line(
     assert shown(config)["policy"] == "fifo"
 
 
-def test_only_operators_choose(
-    config: Path, onesd: Controller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ada(*_: object) -> Peer:
+def test_only_operators_choose(config: Path, onesd: Onesd, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ada(*_: object) -> Peer:
         return Peer(1000, "ada", admin=False)
 
-    monkeypatch.setattr(Api, "_peer", ada)
+    monkeypatch.setattr(Askers, "peer", ada)
     said = onesctl(config, "set", "srtf")
     assert said.exit_code == 4
     assert "ada is not an operator" in said.stderr
@@ -192,7 +165,7 @@ def test_usage_is_told(config: Path) -> None:
 
 def test_a_sites_weights_and_prices_reach_gavels_policies() -> None:
     config = Config(policy="gavel:isolated")
-    assert settings_of(config.make_policy())["entities"] == "account"
+    assert settings_of(make_policy(config))["entities"] == "account"
 
 
 @pytest.mark.parametrize(
@@ -215,12 +188,12 @@ def test_a_fault_in_the_configuration_is_told_with_file_and_key(
     path = tmp_path / "ones.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load_config(path)
+        load_site(path)
     assert named in str(caught.value)
     assert str(path) in str(caught.value)
 
 
-def test_a_port_that_is_taken_is_named(onesd: Controller) -> None:
-    port = onesd.config.controller_address[1]
+def test_a_port_that_is_taken_is_named(onesd: Onesd) -> None:
+    port = onesd.service.config.controller_address[1]
     with pytest.raises(OnesError, match=f"can't listen on port {port}: .*; end what holds it"):
-        asyncio.run(Api(onesd).serve())
+        asyncio.run(Api(onesd.service).serve())

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_builders import PlainSpeed, a_cluster, a_job, a_problem, on, unusable
 
+from ones.estimator.speed import AssumedSpeed
 from ones.policies.fifo import Fifo
-from ones.policies.guard import validate
+from ones.policies.invariants import validate
 from ones.policies.model import Batch, JobId, Placement, Plan, Policy, Problem
 from ones.policies.ones import Ones
 from ones.policies.ones_batch import SHARE, BatchLimit, batch_limits
@@ -320,3 +321,98 @@ def test_a_job_is_not_spread_over_nodes_that_would_slow_it() -> None:
     problem = a_problem([a_job(1, "1-8")], left={1: 1000.0})
     outlook = replace(problem.outlooks[JobId(1)], speed=speed)
     assert gpus(plan(replace(problem, outlooks={JobId(1): outlook}))) == {1: 4}
+
+
+def test_the_gap_is_a_plain_number_as_json_has_it() -> None:
+    """Where a job makes way for a larger one at the size that it has, too."""
+    nodes = a_cluster(2, 4)
+    small = [a_job(i, "1", requested=1, nodes=nodes, placement=on(**{f"n{i}": 1})) for i in (1, 2)]
+    large = a_job(3, "4", requested=4, nodes=nodes)
+    found = plan(a_problem([*small, large], nodes, left={1: 1e4, 2: 1e4}))
+    assert found.assignments[JobId(3)].placement.gpus == 4
+    assert type(found.gap) is float
+
+
+def guessed(problem: Problem, *jobs: int) -> Problem:
+    """The problem in which nobody knows how long these jobs are."""
+    outlooks = {
+        id_: replace(one, guessed=True) if id_ in jobs else one
+        for id_, one in problem.outlooks.items()
+    }
+    return replace(problem, outlooks=outlooks)
+
+
+def one_that_runs_and_one_that_waits(**waits: float) -> Problem:
+    """Both can have all GPUs or none; the one that waits seems far shorter."""
+    jobs = [
+        a_job(1, "16", requested=16, placement=on(n1=4, n2=4, n3=4, n4=4)),
+        a_job(2, "16", requested=16, **waits),
+    ]
+    return a_problem(jobs, left={1: 50_000.0, 2: 500.0})
+
+
+def test_a_running_job_is_stopped_for_one_that_is_known_to_be_far_shorter() -> None:
+    assert gpus(plan(one_that_runs_and_one_that_waits())) == {2: 16}
+
+
+def test_a_guess_stops_no_running_job() -> None:
+    problem = one_that_runs_and_one_that_waits()
+    for unknown in ((2,), (1, 2)):
+        assert gpus(plan(guessed(problem, *unknown))) == {1: 16}
+
+
+def test_what_is_known_comes_before_a_running_guess() -> None:
+    assert gpus(plan(guessed(one_that_runs_and_one_that_waits(), 1))) == {2: 16}
+
+
+def test_a_running_job_is_stopped_for_none_that_is_shorter_by_less_than_the_stop_destroys() -> None:
+    """A restart of 10 s on 16 GPUs destroys 160 GPU-seconds."""
+    problem = one_that_runs_and_one_that_waits()
+    speed = PlainSpeed(fixed=0.0, between_nodes=0.0)
+    outlooks = {
+        id_: replace(one, remaining=10_000.0 if id_ == 1 else 9_900.0, speed=speed)
+        for id_, one in problem.outlooks.items()
+    }
+    assert gpus(plan(replace(problem, outlooks=outlooks))) == {1: 16}
+
+
+def test_who_waited_too_long_stops_a_running_job_whatever_is_known() -> None:
+    problem = guessed(one_that_runs_and_one_that_waits(waited=50_000.0), 1, 2)
+    assert gpus(plan(problem)) == {2: 16}
+
+
+def unmeasured(problem: Problem, *jobs: int) -> Problem:
+    """The problem in which these jobs, nor any like them, have run yet."""
+    outlooks = {
+        id_: replace(
+            one,
+            speed=AssumedSpeed(one.remaining / 1000.0, problem.jobs[0].requested),
+            guessed=True,
+            processed=0.0,
+            points=0,
+        )
+        if id_ in jobs
+        else one
+        for id_, one in problem.outlooks.items()
+    }
+    return replace(problem, outlooks=outlooks)
+
+
+def test_jobs_without_history_take_up_to_twice_what_they_asked_for_of_what_is_idle() -> None:
+    problem = a_problem([a_job(i) for i in (1, 2, 3)])
+    assert gpus(plan(unmeasured(problem, 1, 2, 3))) == {1: 4, 2: 4, 3: 4}
+
+
+def test_a_job_without_history_takes_no_more_than_it_asked_for_where_others_can_use_it() -> None:
+    problem = unmeasured(a_problem([a_job(1), a_job(2, "1-16")]), 1)
+    scales = replace(problem.outlooks[JobId(2)], speed=PlainSpeed(fixed=0.0, between_nodes=0.0))
+    problem = replace(problem, outlooks={**problem.outlooks, JobId(2): scales})
+    found = gpus(plan(problem))
+    assert found.get(1, 0) <= 2
+    assert found[2] >= 14
+
+
+def test_a_running_job_shrinks_for_one_of_which_little_is_known() -> None:
+    jobs = [a_job(1, "1-16", placement=on(n1=4, n2=4, n3=4, n4=4)), a_job(2, "1-16")]
+    found = gpus(plan(guessed(a_problem(jobs, left={1: 50_000.0, 2: 500.0}), 2)))
+    assert set(found) == {1, 2}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from policy_builders import PlainSpeed, a_cluster, a_job, a_problem, an_outlook, on, unusable
 
-from ones.policies.guard import validate
+from ones.policies.invariants import validate
 from ones.policies.model import Batch, Job, JobId, Node, Outlook, Plan, Policy, Problem, Segment
 from ones.policies.optimus import Optimus
 from ones.policies.placement import Room

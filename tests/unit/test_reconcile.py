@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from policy_builders import a_job, a_problem, on
 
-from ones.policies.guard import reconcile
 from ones.policies.model import Assignment, Batch, JobId, Plan
+from ones.policies.moves import reconcile
 
 
 def plan(*, idle: tuple[int, ...] = (), **placed: object) -> Plan:

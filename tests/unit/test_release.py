@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ones.daemon.onesd.books.holds import HoldsBook
+from ones.daemon.onesd.books.store import Store
 from ones.daemon.release import Heartbeat, PendingJob, absence, main, parse_squeue, read_paths
+from ones.slurm_ext.snapshot import Snapshot
 
 NOW = time.time()
 MARK = "ONES1:sizes=1-4;request=2;held=1"
@@ -19,13 +24,15 @@ MARK = "ONES1:sizes=1-4;request=2;held=1"
 def a_line(
     job: int | str = 7,
     *,
+    task: str = "",
     priority: int = 0,
     restarts: int = 0,
     reason: str = "JobHeldUser",
     nodes: str = "",
     comment: str = MARK,
 ) -> str:
-    return f"{job:<20}{priority:<20}{restarts:<12}{reason:<64}{nodes:<64}{comment:<320}"
+    numbers = f"{job:<20}{task or job:<40}{priority:<20}{restarts:<12}"
+    return f"{numbers}{reason:<64}{nodes:<64}{comment:<320}"
 
 
 class Site:
@@ -123,7 +130,7 @@ def test_nothing_to_do_is_success_and_silence(site: Site) -> None:
         a_line(priority=1, reason="Priority"),
         a_line(reason="JobHeldAdmin"),
         a_line(restarts=1, reason="launch failed requeued held"),
-        a_line("7_[1-3]"),
+        a_line(task="7_2", comment=MARK.replace("held=1", "held=0")),
     ],
     ids=[
         "plain job",
@@ -132,13 +139,22 @@ def test_nothing_to_do_is_success_and_silence(site: Site) -> None:
         "not held",
         "held by an administrator",
         "held by Slurm after a failed launch",
-        "job array",
+        "task of an array, held by its user",
     ],
 )
 def test_a_job_that_somebody_else_holds_is_left_alone(site: Site, line: str) -> None:
     site.holding(line)
     assert site.run().exit_code == 0
     assert site.released == []
+
+
+def test_one_task_of_an_array_is_released_and_not_all_of_it(site: Site) -> None:
+    held = MARK.replace("held=1", "held=0")
+    requeued = "job requeued in held state"
+    site.holding(a_line(7, task="7_3", restarts=1, reason=requeued, comment=held))
+    assert site.run().exit_code == 0
+    calls = site.calls.read_text().splitlines()
+    assert calls == ["update JobId=7_3 ReqNodeList= StartTime=now", "release 7_3"]
 
 
 def test_a_job_that_onesd_held_between_runs_is_released_whoever_seems_to_hold_it(
@@ -190,10 +206,73 @@ def test_a_job_that_waits_for_the_lost_node_of_its_last_run_is_let_go_elsewhere(
 
 
 def test_without_the_database_a_requeued_and_held_elastic_job_counts_as_onesds(site: Site) -> None:
-    site.holding(a_line(7, restarts=2), a_line(8, restarts=2, comment=""))
+    requeued = "job_requeued_in_held_state"
+    site.holding(
+        a_line(7, restarts=2, reason=requeued),
+        a_line(8, restarts=2, reason=requeued, comment=""),
+        a_line(9, restarts=2, reason="JobHeldUser"),  # that is no hold of onesd's after a requeue
+        a_line(10, restarts=2, reason="JobHeldAdmin"),
+    )
+    site.run()
+    assert site.released == [7, 10]
+    assert not site.store.exists()
+
+
+def the_books(site: Site) -> Store:
+    """onesd's own database, of this version."""
+    return Store(site.store)
+
+
+def test_a_users_hold_of_a_job_that_onesd_was_starting_is_his(site: Site) -> None:
+    holds = HoldsBook(the_books(site))
+    holds.keep(7, 0, released=True, now=NOW, pinned=True)  # it was to start
+    holds.keep(7, 0, released=False, now=NOW)  # and was about to be withdrawn
+    site.holding(a_line(7, reason="JobHeldUser", nodes="n1"))
+    site.run()
+    assert site.released == []
+    site.holding(a_line(7, reason="JobHeldAdmin"))
     site.run()
     assert site.released == [7]
-    assert not site.store.exists()
+
+
+def test_a_job_that_onesd_released_onto_nodes_which_are_not_free_is_let_go(site: Site) -> None:
+    holds = HoldsBook(the_books(site))
+    holds.keep(7, 0, released=True, now=NOW, pinned=True)
+    holds.keep(8, 0, released=True, now=NOW)
+    pinned = {"priority": 1, "nodes": "n1", "reason": "Resources"}
+    site.holding(a_line(7, **pinned), a_line(8, **pinned), a_line(9, **pinned))
+    assert "released job 7: released onto nodes that onesd chose" in site.run().output
+    assert site.released == [7]
+
+
+def test_a_hold_of_onesds_that_came_late_is_lifted_and_a_long_forgotten_one_is_not(
+    site: Site,
+) -> None:
+    holds = HoldsBook(the_books(site))
+    for job, at in ((7, NOW - 60), (8, NOW - 6000)):
+        holds.keep(job, 0, released=True, now=at)
+        holds.sending(job, 0, now=at)
+    site.holding(a_line(7, restarts=1, reason="JobHeldAdmin"), a_line(8, reason="JobHeldAdmin"))
+    site.run()
+    assert site.released == [7]
+
+
+def test_an_administrators_hold_of_a_job_that_onesd_knows_is_his(site: Site) -> None:
+    store = the_books(site)
+    site.holding(a_line(7, restarts=1, reason="JobHeldAdmin"))
+    HoldsBook(store).take(Snapshot(taken=NOW, jobs={}, nodes={}, switches={}), (), now=NOW)
+    site.run()
+    assert site.released == [], "a hold of onesd's would be written down"
+
+
+def test_what_was_released_into_a_database_of_this_version_is_not_released_again(
+    site: Site,
+) -> None:
+    HoldsBook(the_books(site)).keep(7, 0, released=False, now=NOW)
+    site.holding(a_line(7, reason="JobHeldAdmin"))
+    site.run()
+    site.run()
+    assert site.released == [7]
 
 
 def test_a_broken_database_does_not_keep_a_job_held(site: Site) -> None:
@@ -278,3 +357,53 @@ def test_a_stage_in_job_that_waits_for_onesd_is_ended(site: Site) -> None:
     result = site.run()
     assert result.output == "ended stage-in job 8: onesd has no heartbeat\n"
     assert site.calls.read_text() == "scancel 8\n"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "squeue: warning: something else",
+        a_line("\N{SUPERSCRIPT TWO}"),
+        a_line(7).replace("0", "x", 1),
+        a_line("9" * 20)[:30],
+        "8",
+        "\x1e\x85",
+        a_line(8).replace("JobHeldUser", "Job\u2028Held\x0bUser"),
+    ],
+)
+def test_a_line_that_makes_no_sense_keeps_no_other_job_held(site: Site, odd: str) -> None:
+    site.holding(odd, a_line(7))
+    result = site.run()
+    assert 7 in site.released
+    assert result.exit_code == 0
+
+
+def test_a_line_that_makes_no_sense_is_named(site: Site) -> None:
+    site.holding("8  oops", a_line(9, task="9_3", priority=3))
+    result = site.run()
+    assert result.stderr == (
+        'ones-release: error: squeue printed "8 oops"; that line is left out\n'
+    )
+
+
+@given(st.text(), st.integers(0, 8))
+@settings(deadline=None)
+def test_whatever_squeue_prints_the_good_lines_count(noise: str, at: int) -> None:
+    lines = [a_line(number) for number in range(1, 9)]
+    lines.insert(at, noise.replace("\n", " "))
+    found = {job.id for job in parse_squeue("\n".join(lines))}
+    assert found >= set(range(1, 9))
+
+
+def test_bytes_that_are_no_text_keep_no_job_held(site: Site) -> None:
+    site.queue.write_bytes(b"\xff\xfe\n" + a_line(7).encode() + b"\n")
+    site.run()
+    assert site.released == [7]
+
+
+@pytest.mark.parametrize("field", ["time", "lifetime"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1e999"])
+def test_a_heartbeat_without_end_is_none(field: str, value: str) -> None:
+    said = {"time": "1000", "lifetime": "30"} | {field: value}
+    lines = [f"{name} {number}" for name, number in said.items()]
+    assert Heartbeat.parse("\n".join(["ones-heartbeat 1", *lines, "hold yes"])) is None

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ones.daemon.ctl.main import main
+from ones.daemon.onesd.books.store import Store
 from ones.daemon.replay.faults import TraceError
 from ones.daemon.replay.history import Recording, load, save
-from ones.daemon.store import Store
 from ones.estimator.experience import GradientReport
 from ones.estimator.progress import Finished
 from ones.estimator.restart import RestartCost

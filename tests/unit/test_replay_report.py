@@ -1,27 +1,38 @@
 from __future__ import annotations
 
+import base64
 import ctypes
+import hashlib
 import json
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import count
+from math import inf
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from page_types import mismatches
+from policy_builders import on
 from profile_builders import a_profile
 from replay_builders import PlainApplication, a_trace_job, a_workload, a_world
 
 from ones.daemon.ctl.main import main
 from ones.daemon.ctl.quiet import without_output
+from ones.daemon.replay import report
+from ones.daemon.replay.curves import Curve, gpus_held, jobs_waiting
 from ones.daemon.replay.figures import Figures, as_json, labels
 from ones.daemon.replay.report import page
-from ones.daemon.replay.simulation import Run, replay
+from ones.daemon.replay.simulation import ReplayError, Run, replay
 from ones.daemon.replay.workload import Workload
+from ones.policies.fifo import Fifo
+from ones.policies.model import Assignment, Plan, Problem
 from ones.policies.registry import make
 
-HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\n"
+HOSTILE = "<script>alert(1)</script><!--\"'&\x1b[31m\n\u202e\ud800"
 SIMPLE = "submitted,name,user,gpus,duration_s,sizes\n"
 NAMED = "name,time,application,num_replicas,batch_size\n"
 
@@ -35,25 +46,36 @@ def drawn(*runs: Run) -> str:
     return page(runs, a_world().nodes, trace="trace.csv")
 
 
-class Tags(HTMLParser):
-    """The names of the tags of a page, and whether each is closed."""
+class Parsed(HTMLParser):
+    """The tags of a page, and what stands in its script, style and data."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.begun: list[str] = []
-        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.inside: dict[str, str] = {}
+        self.meta: dict[str, str] = {}
+        self._at = ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.begun.append(tag)
-        if tag != "meta":
-            self.open.append(tag)
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.inside["application/json"])
+        return found
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.begun.append(tag)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.tags.append(tag)
+        self._at = named.get("type") or tag
+        if tag == "meta":
+            self.meta[named.get("http-equiv") or named.get("name") or "charset"] = str(
+                named.get("content")
+            )
+
+    def handle_data(self, data: str) -> None:
+        self.inside[self._at] = self.inside.get(self._at, "") + data
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+        self._at = ""
 
 
 def two_jobs() -> Workload:
@@ -79,6 +101,16 @@ def test_figures_count_from_submission_to_end() -> None:
     assert figures.decide_s_mean == 1.0  # the clock of these tests
 
 
+def test_restarts_after_a_move_are_lost_and_first_starts_are_not() -> None:
+    assert Figures.of(run(two_jobs())).lost_to_moves == 0.0
+    done = run(two_jobs(), "tiresias")
+    moved = [job for job in done.jobs if job.resizes]
+    lost = sum(30.0 * job.resizes * 16 for job in moved)
+    held = sum(job.gpu_seconds for job in done.jobs)
+    assert Figures.of(done).lost_to_moves == pytest.approx(lost / held)
+    assert (lost > 0) == bool(moved)
+
+
 def test_gpus_cost_what_their_type_does_for_as_long_as_they_are_held() -> None:
     def cost(**prices: float) -> float | None:
         done = replay(two_jobs(), make("fifo"), a_world(prices=prices), clock=float)
@@ -87,6 +119,30 @@ def test_gpus_cost_what_their_type_does_for_as_long_as_they_are_held() -> None:
     hours = Figures.of(run(two_jobs())).gpu_hours
     assert cost(t4=0.5) == pytest.approx(0.5 * hours)
     assert cost(v100=0.5) is None
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Each job is on the first node, and from this time on on the second."""
+
+    until: float
+    name: str = "moving"
+
+    def plan(self, problem: Problem, memory: object, rng: np.random.Generator) -> tuple[Plan, None]:
+        where = on(n1=4) if problem.now < self.until else on(n2=4)
+        given = {job.id: Assignment(where, None, "a test") for job in problem.jobs}
+        return Plan(given), None
+
+
+def test_what_is_lost_to_moves_is_the_time_of_restarts_but_for_the_first_start() -> None:
+    def lost(until: float) -> float:
+        ticks = count()
+        workload = a_workload(a_trace_job())
+        done = replay(workload, Moving(until), a_world(), clock=lambda: float(next(ticks)))
+        return Figures.of(done).lost_to_moves
+
+    assert lost(inf) == 0.0
+    assert lost(120.0) == pytest.approx(30.0 / (2 * 30.0 + 1000 * 0.21))
 
 
 def test_json_has_the_figures_and_every_job() -> None:
@@ -103,13 +159,53 @@ def test_json_has_the_figures_and_every_job() -> None:
         "utilisation",
         "cost",
         "resizes_per_job",
+        "lost_to_moves",
         "decide_s_mean",
         "decide_s_p99",
+        "left_out",
         "jobs",
     ]
+    assert found["left_out"] == []
     assert list(found["jobs"][0]) == ["id", "submitted_s", "started_s", "finished_s", "resizes"]
     assert [job["id"] for job in found["jobs"]] == ["first", "second"]
     assert json.loads(json.dumps(found)) == found
+
+
+@dataclass(frozen=True)
+class Failing:
+    """First come, first served, but for some time it fails over one job, or over everything."""
+
+    over: int | None
+    until: float
+    name: str = "failing"
+
+    def plan(
+        self, problem: Problem, memory: object, rng: np.random.Generator
+    ) -> tuple[Plan, object]:
+        met = self.over is None or any(job.id == self.over for job in problem.jobs)
+        if met and problem.now < self.until:
+            raise ValueError(f"no {self.over} & no plan")
+        return Fifo().plan(problem, memory, rng)
+
+
+def failing(over: int | None, until: float = 600.0) -> Run:
+    return replay(two_jobs(), Failing(over=over, until=until), a_world(), clock=float)
+
+
+def test_who_was_left_out_of_plans_is_named_with_the_reason() -> None:
+    fault = "the policy failing fails: ValueError: no {} & no plan"
+    for over, label in ((2, "second"), (None, None)):
+        done = failing(over)
+        (one,) = as_json(done)["left_out"]
+        assert (one["id"], one["why"]) == (label, fault.format(over))
+        assert one["rounds"] in (8, 10)  # of 10: the second is submitted after 100 s
+        (told,) = Parsed(drawn(done)).data["runs"][0]["notes"]
+        assert "no plan" in told
+
+
+def test_a_job_that_is_left_out_for_ever_ends_the_replay_with_the_reason() -> None:
+    with pytest.raises(ReplayError, match=r"'second'.* no 2 & no plan; take it out"):
+        failing(2, inf)
 
 
 def test_jobs_that_share_a_name_are_told_apart() -> None:
@@ -117,31 +213,86 @@ def test_jobs_that_share_a_name_are_told_apart() -> None:
     assert labels(done.jobs) == ["j", "k", "j#2"]
 
 
-def test_the_report_stands_alone_and_is_well_formed() -> None:
+def test_the_report_stands_alone() -> None:
     text = drawn(run(two_jobs()), run(two_jobs(), "srtf"))
-    tags = Tags(text)
-    assert tags.open == []
-    assert not {"script", "link", "img", "iframe"} & set(tags.begun)
-    assert "http" not in text.replace("http-equiv", "")
-    assert tags.begun.count("svg") == 5  # one of both, two of each
-    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        ElementTree.fromstring(svg)
+    found = Parsed(text)
+    assert found.tags.count("script") == 2
+    assert not {"img", "iframe", "object", "base"} & set(found.tags)
+    addresses = re.findall(r"""(?:src|href)="([^"]*)"|url\(([^)]*)""", text)
+    assert [one[:8] for one, _ in addresses] == ["data:ima"]
+    assert set(re.findall(r"https?://[^\s\"'`]*", text)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_the_report_has_a_line_a_job_and_policy() -> None:
-    text = drawn(run(two_jobs()), run(two_jobs(), "srtf"))
-    assert text.count('<g class="job">') == 4
-    assert "srtf" in text
-    assert "first: done in" in text
+def test_only_what_stands_in_the_report_may_run_there() -> None:
+    found = Parsed(drawn(run(two_jobs())))
+    policy = dict(
+        one.strip().split(" ", 1) for one in found.meta["Content-Security-Policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    for kind, inside in (("script-src", "module"), ("style-src", "style")):
+        digest = hashlib.sha256(found.inside[inside].encode()).digest()
+        assert policy[kind] == f"'sha256-{base64.b64encode(digest).decode()}'"
+    assert policy["require-trusted-types-for"] == "'script'"
 
 
-def test_hostile_names_are_escaped_wherever_they_stand() -> None:
-    done = run(a_workload(a_trace_job(HOSTILE, family=HOSTILE)))
+def test_the_report_has_every_job_under_every_policy() -> None:
+    runs = run(two_jobs()), run(two_jobs(), "srtf")
+    data = Parsed(drawn(*runs)).data
+    assert [one[0] for one in data["jobs"]] == ["first", "second"]
+    second = data["jobs"][1]
+    assert [data["texts"][k] for k in second[1:4]] == ["plain", "ada", "lab"]
+    assert second[4:6] == [100, 16]
+    assert [one["policy"] for one in data["runs"]] == ["fifo", "srtf"]
+    for done, told in zip(runs, data["runs"], strict=True):
+        assert told["figures"]["average_jct_s"] == Figures.of(done).average_jct_s
+        for job, lived in zip(done.jobs, told["jobs"], strict=True):
+            finished, waited, resizes, changes = lived
+            assert finished == round(job.finished or 0)
+            assert (waited, resizes) == (round(job.waited), job.resizes)
+            assert sum(changes[::2]) == finished - round(job.trace.submitted)
+            assert changes[1::2] == [16, 0]
+        assert told["completions"] == sorted(told["completions"])
+
+
+def test_the_data_have_the_types_that_the_modules_are_checked_by(tmp_path: Path) -> None:
+    runs = [run(two_jobs(), policy) for policy in ("fifo", "tiresias")]
+    assert mismatches(tmp_path, ("Report.Data", Parsed(drawn(*runs)).data)) == ""
+
+
+def test_of_too_many_changes_the_longest_stretches_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = run(two_jobs())
+    job = done.jobs[0]
+    job.sizes[:] = [(0, 4), (100, 8), (101, 2), (200, 0), (202, 1), (300, 0)]
+    monkeypatch.setattr(report, "MOST_CHANGES", 7)
+    data = Parsed(drawn(done)).data
+    assert data["coarse"] == report.FEWEST_CHANGES
+    assert data["runs"][0]["jobs"][0][3] == [0, 4, 101, 2, 101, 1, 98, 0]
+
+
+def test_of_too_many_jobs_the_first_are_drawn_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "MOST_ROWS", 3)
+    data = Parsed(drawn(run(two_jobs()), run(two_jobs(), "srtf"))).data
+    assert data["jobs_in_all"] == 2
+    assert [len(one["jobs"]) for one in (data, *data["runs"])] == [1, 1, 1]
+    assert len(data["runs"][0]["completions"]) == 2
+
+
+def test_hostile_names_are_nothing_but_data() -> None:
+    done = run(a_workload(a_trace_job(HOSTILE, family=HOSTILE, user="x" * 10_000)))
     text = page([done], a_world().nodes, trace=HOSTILE)
-    assert "<script" not in text
-    assert "\x1b" not in text
-    assert "&lt;script&gt;" in text
-    assert Tags(text).open == []
+    assert not {"\x1b", "\u202e", "\ud800"} & set(text)
+    found = Parsed(text)
+    assert found.tags.count("script") == 2
+    assert "<" not in found.inside["application/json"]
+    (job,) = found.data["jobs"]
+    assert job[0].startswith("<script>alert(1)</script>")
+    assert "⟨U+202E⟩" in job[0]
+    assert max(map(len, found.data["texts"])) <= report.LONGEST_SHOWN
+    assert len(page([done], a_world().nodes, trace=HOSTILE).encode()) < 150_000
 
 
 def test_many_jobs_and_one_that_takes_no_time_are_drawn() -> None:
@@ -149,10 +300,32 @@ def test_many_jobs_and_one_that_takes_no_time_are_drawn() -> None:
         a_trace_job(f"j{k}", requested=1, application=PlainApplication(length=1))
         for k in range(120)
     ]
-    text = drawn(run(a_workload(*jobs)))
-    assert text.count('<g class="job">') == 120
-    assert "nan" not in text
-    assert "inf" not in re.sub(r"<title>.*?</title>", "", text)
+    done = run(a_workload(*jobs))
+    done.jobs[0].sizes[:] = [(0.0, 1), (0.0, 0)]
+    done.jobs[0].finished = 0.0
+    data = Parsed(drawn(done)).data
+    assert len(data["jobs"]) == 120
+    assert data["runs"][0]["jobs"][0] == [0, 0, 0, [0, 1, 0, 0]]
+
+
+def test_curves_count_gpus_and_who_waits() -> None:
+    done = run(two_jobs())
+    first, second = (job.sizes for job in done.jobs)
+    starts, middle, ends = (round(at) for at in (first[0][0], first[1][0], second[1][0]))
+    begun = round(second[0][0])
+    assert gpus_held(done) == Curve([starts, middle, begun, ends], [16.0, 0.0, 16.0, 0.0])
+    assert jobs_waiting(done) == Curve([100, begun], [1.0, 0.0])
+
+
+def test_a_curve_of_too_many_points_has_the_means_of_as_many_as_are_allowed() -> None:
+    changes = [(float(at), 1 if at % 2 == 0 else -1) for at in range(1000)]
+    curve = Curve.of(changes, most=11)
+    assert len(curve.times) == 11
+    assert curve.values == pytest.approx([0.5] * 10 + [0.0], abs=0.011)
+
+
+def test_a_curve_of_nothing_is_empty() -> None:
+    assert Curve.of([(3.0, 1), (3.0, -1)]) == Curve([], [])
 
 
 def test_what_a_solver_prints_does_not_reach_our_output(capfd: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +366,7 @@ def test_a_replay_prints_json_and_draws_a_report(tmp_path: Path) -> None:
     assert found["jobs"] == [
         {"id": "a", "submitted_s": 0.0, "started_s": 0.0, "finished_s": 630.0, "resizes": 0}
     ]
-    assert "<h2>Completion times</h2>" in report.read_text()
+    assert Parsed(report.read_text()).data["runs"][0]["policy"] == "fifo"
 
 
 def test_the_restart_cost_and_the_round_are_the_callers(tmp_path: Path) -> None:

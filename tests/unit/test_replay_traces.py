@@ -595,3 +595,19 @@ def test_sias_gavels_and_alibabas_data_are_read() -> None:
     assert len(nodes) == 1213
     tasks = traces.read(SHARED / "alibaba" / "openb_pod_list_default.csv", nodes=nodes)
     assert len(tasks.jobs) == 6203
+
+
+def test_only_jobs_with_our_mark_have_opted_in_and_time_limits_are_read(tmp_path: Path) -> None:
+    heading = "JobIDRaw|Submit|ElapsedRaw|AllocTRES|AdminComment|TimelimitRaw\n"
+    text = heading + (
+        "1|5|60|gres/gpu=1||90\n2|5|60|gres/gpu=1|ONES1:sizes=1-4;request=1;held=0|UNLIMITED\n"
+    )
+    plain, elastic = read(tmp_path, text).jobs
+    assert (plain.opted_in, plain.time_limit) == (False, 5400.0)
+    assert (elastic.opted_in, elastic.time_limit) == (True, None)
+    times = {"submission": 1000, "start": 1100, "end": 1400}
+    limited = {**times, "limit": {"set": True, "infinite": False, "number": 30}}
+    endless = {**times, "limit": {"set": False, "infinite": True, "number": 0}}
+    listed = [a_record(time=limited), a_record(job_id=13, time=endless)]
+    first, second = read(tmp_path, json.dumps({"jobs": listed})).jobs
+    assert (first.opted_in, first.time_limit, second.time_limit) == (False, 1800.0, None)

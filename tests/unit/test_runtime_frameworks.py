@@ -183,6 +183,18 @@ def test_lightning_stopped_after_an_epochs_last_step_begins_the_next_one(lightni
     assert len(counted) == EPOCHS * SAMPLES
 
 
+@pytest.mark.parametrize(("first", "second"), [((7, ""), (7, "")), ((5, ""), (1, "30"))])
+def test_lightning_stopped_at_the_end_of_two_epochs_or_of_one_with_another_batch(
+    lightning: Loop, first: tuple[int, str], second: tuple[int, str]
+) -> None:
+    for steps, batch in (first, second):
+        lightning.stopped_after(steps, workers=1, **({"ONES_BATCH_SIZE": batch} if batch else {}))
+    assert lightning.finished(1) == {"samples": EPOCHS * SAMPLES, "epochs": EPOCHS}
+    assert lightning.counted() == {
+        (epoch, number): 1 for epoch in range(EPOCHS) for number in range(SAMPLES)
+    }
+
+
 def test_lightning_is_refused_what_would_be_wrong(lightning: Loop) -> None:
     running = lightning.start(1, PASSES="2")
     _, said = running.communicate(timeout=PATIENCE)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fake_slurm import a_record
 from test_elastic import a_cluster, a_node
 
-from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, waiting_plain_jobs
+from ones.slurm_ext.elastic import elastic_jobs, gpu_nodes, plain_jobs
 from ones.slurm_ext.satellites import attach, stale
 from ones.slurm_ext.snapshot import JobRecord
 
@@ -48,13 +48,13 @@ def test_a_jobs_placement_is_its_own_gpus_and_its_satellites() -> None:
 def test_satellites_take_no_gpus_as_plain_jobs_do() -> None:
     nodes = {"n1": a_node("n1", gpus_used=1), "n2": a_node("n2", gpus_used=2)}
     snapshot = attach(a_cluster(BASE, part(2), **nodes))
-    taken = {node.name: node.taken for node in gpu_nodes(snapshot)}
+    taken = {node.name: node.taken for node in gpu_nodes(snapshot, elastic_jobs(snapshot)[0])}
     assert taken["n1"] == taken["n2"] == 0
 
 
 def test_a_satellite_that_waits_is_no_plain_job_that_waits() -> None:
     waits = part(2, state="PENDING", gpus_on={}, reason="Resources")
-    assert waiting_plain_jobs(attach(a_cluster(BASE, waits))) == []
+    assert plain_jobs(attach(a_cluster(BASE, waits)), elastic_jobs(a_cluster(BASE))[0]) == []
 
 
 def test_satellites_are_stale_when_their_job_has_ended_was_requeued_or_is_anothers() -> None:

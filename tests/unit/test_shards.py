@@ -108,9 +108,9 @@ def test_a_job_that_could_not_have_its_own_gpu_again_does_not_share(
 def test_only_one_gpu_can_be_shared() -> None:
     slurm = FakeSlurm(a_record())
     with pytest.raises(JobChanged, match="only one GPU"):
-        Actuator(slurm).perform(Reshape(1, 0, Placement.of({"n1": 2}), shards=1))
+        Actuator(slurm.cluster).perform(Reshape(1, 0, Placement.of({"n1": 2}), shards=1))
     assert slurm.written == []
-    after = Actuator(slurm).perform(Reshape(1, 0, ON_N1, shards=1))
+    after = Actuator(slurm.cluster).perform(Reshape(1, 0, ON_N1, shards=1))
     assert after is not None
     assert (after.tres_per_node, after.tres_per_job) == ("gres/shard:1", "")
 
@@ -131,7 +131,7 @@ def test_plain_jobs_gpus_are_taken_and_a_pair_takes_one_gpu() -> None:
     elastic, ignored = elastic_jobs(snapshot)
     assert not ignored
     assert {job.id: (job.share, job.beside) for job in elastic} == {1: (True, 2), 2: (True, 1)}
-    (node,) = gpu_nodes(snapshot)
+    (node,) = gpu_nodes(snapshot, elastic_jobs(snapshot)[0])
     assert (node.taken, node.shares) == (1, True)
 
 

@@ -13,10 +13,11 @@ from policy_builders import a_cluster, a_job, a_problem, an_outlook, on
 
 from ones.estimator.interference import Alone, Interference, Measured
 from ones.estimator.pairing import Rules, Sharer, against, pairs_of
-from ones.policies.guard import History, Limits, check, reconcile, validate
-from ones.policies.invariants import PlanError
+from ones.policies.guard import History, Limits, check
+from ones.policies.invariants import PlanError, validate
 from ones.policies.liquid import Liquid
 from ones.policies.model import Assignment, Job, JobId, Node, Pairs, Plan, Policy, Problem
+from ones.policies.moves import reconcile
 from ones.policies.registry import Site, make
 from ones.policies.round import Decided, decide
 from ones.policies.sharing import occupied, pair_up, riders
@@ -103,7 +104,10 @@ def test_a_gpu_that_two_jobs_share_counts_once() -> None:
 
 
 def decided(problem: Problem, policy: Policy, limits: Limits = LIMITS) -> Decided:
-    return decide(problem, policy, None, np.random.default_rng(0), history=History(), limits=limits)
+    rng = np.random.default_rng(0)
+    found = decide(problem, policy, None, rng, history=History(), limits=limits)
+    assert (found.left_out, found.fault) == ({}, "")
+    return found
 
 
 SHARES = Liquid(share_load=0.75)
@@ -250,6 +254,7 @@ def test_gavels_packed_policies_make_pairs_and_keep_them(name: str) -> None:
         history=History(),
         limits=LIMITS,
     )
+    assert (again.left_out, again.fault) == ({}, "")
     assert again.verdict.allowed == ()
     assert {id_: one.beside for id_, one in again.plan.assignments.items()} == {1: 2, 2: 1}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,18 @@ from fake_slurm import a_record
 from policy_builders import PlainSpeed, a_cluster, a_job, a_problem, an_outlook, on
 
 from ones.daemon.config import SharingConfig
-from ones.daemon.inbox import Inbox
-from ones.daemon.needs import NeedsBook
-from ones.daemon.pair_moves import parted_from_plan, waits_for
-from ones.daemon.sharing import SharingBook
-from ones.daemon.store import Store
+from ones.daemon.onesd.books.heard import Inbox
+from ones.daemon.onesd.books.needs import NeedsBook
+from ones.daemon.onesd.books.pairs import SharingBook
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.moves.pairs import waits_for
 from ones.daemon.wire import GpuSample, NodeReport, Received, Report
-from ones.policies.guard import Move
 from ones.policies.model import Job, JobId, Problem
+from ones.policies.moves import Move
+from ones.policies.parting import partings, without_parted
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.usage import Usage
 
 MIB = 2**20
 CARD = 16384
@@ -46,8 +48,8 @@ class Rig:
         self.needs = NeedsBook(self.store, self)  # type: ignore[arg-type]
         self.book = SharingBook(self.store, self.inbox, self.needs, self.config)
 
-    def run(self, *_: str) -> str:
-        return ""  # accounting that comes late
+    def usage(self, _: Iterable[int]) -> list[Usage]:
+        return []  # accounting that comes late
 
     def job(self, number: int, *, alone: bool = True, **changes: Any) -> None:
         """A job on GPU 0, in shards; by default it had a GPU to itself before, 4000 MiB of it."""
@@ -137,7 +139,7 @@ class Rig:
         snapshot, problem = self.snapshot(), self.problem()
         self.book.take(problem, snapshot, now=self.now)
         self.allowed = self.book.pairs(problem, snapshot, now=self.now)
-        found = self.book.partings(problem, self.moving)
+        found = partings(problem, self.book.together(), frozenset(map(JobId, self.moving)))
         self.moves = [(move.job, move.kind, move.reason) for move in found]
 
 
@@ -184,7 +186,7 @@ def test_what_a_pair_has_shown_is_what_the_next_are_expected_to_do(rig: Rig) -> 
 def test_a_pair_that_is_slower_than_expected_is_parted_and_so_are_others_like_it(rig: Rig) -> None:
     for _ in range(4):
         rig.round({1: 0.95, 2: 0.3})
-    reason = "parted from job 1: job 2 runs at 30% of its speed alone, expected 100%"
+    reason = "separated from job 1: job 2 runs at 30% of its speed alone, expected 100%"
     assert rig.moves == [(2, "preempt", reason)]
     assert rig.allowed == {}
     rig.start_daemon()  # it is remembered
@@ -278,7 +280,7 @@ def test_two_that_were_not_to_meet_are_parted(tmp_path: Path) -> None:
     rig.job(1)
     rig.job(2, alone=False)
     rig.round()
-    assert rig.moves == [(2, "preempt", "parted from job 1: they were not to meet on one GPU")]
+    assert rig.moves == [(2, "preempt", "separated from job 1: they were not to meet on one GPU")]
     assert rig.book.unknown == {2: "how much GPU memory it needs"}
 
 
@@ -327,4 +329,15 @@ def test_the_host_goes_first_then_the_guest_and_nobody_else_at_that_time(tmp_pat
 def test_a_parting_comes_before_what_was_planned_for_the_two() -> None:
     parting = Move(job=JobId(2), kind="preempt")
     planned = [a_move(2, None, "resize"), a_move(3, 2), a_move(4, None)]
-    assert parted_from_plan(planned, [parting]) == [parting, planned[2]]
+    assert without_parted(planned, [parting]) == [parting, planned[2]]
+
+
+def test_whoever_asks_for_some_jobs_gets_their_pairs_however_many_others_there_are(
+    rig: Rig,
+) -> None:
+    (row,) = rig.store.rows("SELECT * FROM pairs")
+    later = {**dict(row), "at": row["at"] + 1, "first": 3, "second": 4}
+    rig.store.put("pairs", [later | {"id": 10 + number} for number in range(250)])
+    assert [pair["second"] for pair in rig.book.view(frozenset({2, 9}))] == [2]
+    assert rig.book.view(frozenset()) == []
+    assert len(rig.book.view()) == 200

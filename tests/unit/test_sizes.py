@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ones.policies.sizes import Sizes
+from ones.policies.sizes import Sizes, in_gpus
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,7 @@ def test_membership_and_ends_are_those_of_the_counts() -> None:
 def test_the_shortest_form_reads_back_to_the_same_sizes(counts: set[int]) -> None:
     sizes = Sizes(tuple(sorted(counts)))
     assert Sizes.parse(str(sizes)) == sizes
+
+
+def test_one_gpu_is_no_plural() -> None:
+    assert [in_gpus(1), in_gpus(2)] == ["1 GPU", "2 GPUs"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deep_folders import deepened
 
 from ones.daemon.agent.staging import GRACE, StageFolders
-from ones.slurm_ext.stage_in import FAULT, Bounds, CannotStage, stage
+from ones.slurm_ext.stage_in import FAULT, Bounds, CannotStage, here, stage
 
 
 @pytest.fixture
@@ -118,6 +120,121 @@ def test_on_a_node_the_fault_is_one_line_in_the_folder(source: Path, disk: Path)
     assert (disk / "7" / FAULT).read_text().endswith("neither file nor folder nor link")
 
 
+def given_away(path: Path) -> Path:
+    """The path, another user's where we may give it away."""
+    if os.getuid() == 0:
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    return path
+
+
+@pytest.fixture
+def thesis(tmp_path: Path) -> Path:
+    file = tmp_path / "thesis"
+    file.write_text("years of work")
+    return file
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_folder_that_another_user_made_beforehand_costs_no_file(
+    source: Path, disk: Path, thesis: Path, link: Callable[[Path, Path], None]
+) -> None:
+    disk.chmod(0o1777)
+    (disk / "7").mkdir()
+    (disk / "7").chmod(0o777)
+    link(disk / "7" / FAULT, thesis)
+    given_away(disk / "7")
+    said = here(disk / "7", source, "data")
+    assert "7: File exists, made by user" in said
+    assert thesis.read_text() == "years of work"
+    assert [entry.name for entry in (disk / "7").iterdir()] == [FAULT]
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(
+    source: Path, disk: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir(mode=0o700)
+    (disk / "7").symlink_to(target)
+    assert "7: File exists" in here(disk / "7", source, "data")
+    assert list(target.iterdir()) == []
+
+
+def swap(path: Path, instead: Path) -> None:
+    """Put `instead` where the path leads, as who may write in the folder above could."""
+    path.rename(path.with_name("away"))
+    instead.rename(path)
+
+
+@pytest.mark.parametrize("kind", ["link", "open to all", "another user's"])
+def test_a_folder_that_was_changed_for_another_at_once_is_not_used(
+    source: Path, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "another user's" and os.getuid() != 0:
+        pytest.skip("only root can give a folder away")
+    target, instead = tmp_path / "target", tmp_path / "instead"
+    target.mkdir(mode=0o700)
+    if kind == "link":
+        instead.symlink_to(target)
+    else:
+        instead.mkdir(mode=0o700)
+        instead.chmod(0o777 if kind == "open to all" else 0o700)
+    if kind == "another user's":
+        given_away(instead)
+    make = os.mkdir
+
+    def make_and_lose(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        swap(disk / "7", instead)
+
+    monkeypatch.setattr(os, "mkdir", make_and_lose)
+    assert here(disk / "7", source, "data") != ""
+    assert list(target.iterdir()) == []
+    assert list((disk / "7").iterdir()) == []
+
+
+@pytest.mark.parametrize("bounds", [FREE, Bounds(keep_free=1.0)])
+def test_a_folder_that_is_changed_for_another_later_gets_nothing(
+    source: Path, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
+) -> None:
+    target, instead = tmp_path / "target", tmp_path / "instead"
+    target.mkdir(mode=0o700)
+    instead.symlink_to(target)
+
+    def read_and_lose(config: Path) -> Bounds:
+        swap(disk / "7", instead)
+        return bounds
+
+    monkeypatch.setattr(Bounds, "read", read_and_lose)
+    said = here(disk / "7", source, "data")
+    assert list(target.iterdir()) == []
+    assert [entry.name for entry in (disk / "away").iterdir()] == [FAULT if said else "data"]
+
+
+def test_a_fault_is_not_written_through_a_link_that_a_source_brings(
+    source: Path, disk: Path, thesis: Path
+) -> None:
+    (source / FAULT).symlink_to(thesis)
+    os.mkfifo(source / "pipe")
+    assert here(disk / "7", source, "data") != ""
+    assert thesis.read_text() == "years of work"
+
+
+def test_a_stage_folder_in_which_anybody_may_move_others_folders_is_refused(
+    source: Path, disk: Path
+) -> None:
+    disk.chmod(0o777)
+    with pytest.raises(CannotStage, match="anybody may move others' folders; chmod"):
+        stage(source, disk / "7", "data", FREE)
+
+
+def test_folders_that_are_nested_too_deeply_are_a_fault_in_one_line(
+    source: Path, disk: Path
+) -> None:
+    with deepened(source), pytest.raises(CannotStage, match="nested too deeply"):
+        stage(source, disk / "7", "data", FREE)
+    assert list((disk / "7").iterdir()) == []
+
+
 def test_what_is_needed_or_younger_than_what_was_seen_is_kept(disk: Path) -> None:
     for name in ("1", "2", "3", "notes", "4x"):
         (disk / name).mkdir()
@@ -138,3 +255,51 @@ def test_the_folder_is_everybodys_and_one_that_is_there_stays_as_it_is(tmp_path:
     StageFolders(tmp_path / "own").open()
     assert (tmp_path / "own").stat().st_mode & 0o7777 == 0o755
     StageFolders(tmp_path / "none/below").open()
+
+
+def test_what_another_user_left_under_any_name_is_removed(disk: Path, tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    (disk / "mine").mkdir()
+    for name in ("stray", ".ones-removed-0", "007", "9" * 30):
+        (disk / name).mkdir()
+        given_away(disk / name)
+    (disk / "file").touch()
+    given_away(disk / "file")
+    (disk / "8").symlink_to(tmp_path)
+    given_away(disk / "8")
+    seen = disk.stat().st_ctime + GRACE + 60
+    assert StageFolders(disk).clean([7], seen=seen) == [8]
+    assert [entry.name for entry in disk.iterdir()] == ["mine"]
+    assert tmp_path.exists()
+
+
+def test_a_folder_is_not_kept_by_changing_it_again_and_again(disk: Path) -> None:
+    (disk / "7").mkdir()
+    made = (disk / "7").stat().st_ctime
+    folders = StageFolders(disk)
+    assert folders.clean([], seen=made) == []
+    (disk / "7" / "more").touch()
+    assert (disk / "7").stat().st_ctime > made
+    assert folders.clean([], seen=made + GRACE + 0.0001) == [7]
+
+
+def test_a_new_folder_of_the_same_name_has_its_own_time(disk: Path) -> None:
+    (disk / "7").mkdir()
+    made = (disk / "7").stat().st_ctime
+    folders = StageFolders(disk)
+    assert folders.clean([], seen=made) == []
+    (disk / "7").rename(disk / "8")
+    (disk / "7").mkdir()
+    now = (disk / "7").stat().st_ctime
+    assert folders.clean([8], seen=now + GRACE) == []
+
+
+def test_a_folder_of_many_levels_is_removed_like_any_other(disk: Path) -> None:
+    (disk / "7").mkdir()
+    with deepened(disk / "7"):
+        folders = StageFolders(disk)
+        assert folders.clean([], seen=(disk / "7").stat().st_ctime + GRACE + 60) == [7]
+        for _ in range(3):
+            folders.go_on()
+        assert list(disk.iterdir()) == []

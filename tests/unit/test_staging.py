@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,12 +12,14 @@ from fake_slurm import FakeSlurm, a_record
 from policy_builders import a_cluster, a_job, a_problem, on
 
 from ones.daemon.config import StagingConfig
-from ones.daemon.staging import Gated, Staging, in_use
-from ones.daemon.store import Store
-from ones.policies.model import Job, JobId
+from ones.daemon.onesd.books.stages import Staging, in_use
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.deciding import Gate, Question, gated, stage_ins
+from ones.policies.guard import History, Limits
+from ones.policies.model import Job, JobId, Placement, Problem
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.snapshot import STAGE_MARK, JobRecord, Snapshot
-from ones.slurm_ext.staging import StageJobs
+from ones.slurm_ext.staging import StageJobs, stages
 
 MAIN = a_record(1, admin_comment="ONES1:sizes=4;request=4;held=1;stage=9")
 STAGE = a_record(9, admin_comment=STAGE_MARK, tres_per_job="", name="ones-stage-in")
@@ -68,14 +70,20 @@ class Site:
         jobs = [self.main, *([self.stage] if self.stage else [])]
         return Snapshot(taken=self.now, jobs={job.id: job for job in jobs}, nodes={}, switches={})
 
-    def gate(self) -> Gated:
-        return self.staging.gate([self.job], self.snapshot, now=self.now)
+    def gate(self) -> Gate | None:
+        return self.staging.gates([self.job], self.snapshot, now=self.now).get(JobId(1))
+
+    @property
+    def planned(self) -> Job:
+        """The job as the policy sees it."""
+        return gated(self.job, self.gate())
 
     def begin(self, **planned: int) -> None:
-        gated = self.gate()
+        gate = self.gate()
+        waiting = [self.job.id] if gate is not None and gate.to_begin else []
         problem = a_problem([self.job], a_cluster())
         plan = {JobId(1): on(**planned)} if planned else {}
-        self.staging.begin(gated.waiting, plan, problem, self.snapshot, now=self.now)
+        begin(self.staging, problem, waiting, plan, self.snapshot, now=self.now)
 
     def slurm(self, **changes: Any) -> None:
         assert self.stage is not None
@@ -83,7 +91,28 @@ class Site:
 
     @property
     def may_start(self) -> bool:
-        return self.gate().jobs[0].startable
+        return self.planned.startable
+
+
+def begin(
+    staging: Staging,
+    problem: Problem,
+    waiting: Iterable[JobId],
+    planned: Mapping[JobId, Placement],
+    snapshot: Snapshot,
+    *,
+    now: float,
+) -> None:
+    """As a round does it: decided first, then done."""
+    question = Question(
+        problem=problem,
+        history=History(),
+        limits=Limits(),
+        staged=staging.staged(),
+        lead=CONFIG.lead,
+    )
+    where = stage_ins(problem, frozenset(waiting), planned, question)
+    staging.begin(where, snapshot, now=now)
 
 
 @pytest.fixture
@@ -97,13 +126,14 @@ def test_a_job_waits_for_its_data_and_then_starts_where_they_are(site: Site) -> 
     assert site.hand.done == ["run 9 for 1 on n2"]
     site.slurm(held=False, state="RUNNING", nodes="n2")
     assert not site.may_start
-    assert "being staged in by job 9 on n2" in site.gate().notes[JobId(1)]
+    gate = site.gate()
+    assert gate is not None
+    assert "being staged in by job 9 on n2" in gate.note
     site.slurm(state="COMPLETED")
-    gated = site.gate()
-    assert gated.jobs[0].startable
-    assert gated.jobs[0].nodes == {"n2"}
+    assert site.planned.startable
+    assert site.planned.nodes == {"n2"}
     site.now += CONFIG.hold + 1
-    assert site.gate().jobs[0].nodes == site.job.nodes
+    assert site.planned.nodes == site.job.nodes
 
 
 def test_without_a_plan_it_runs_where_gpus_are_foretold_to_be_free(site: Site) -> None:
@@ -116,7 +146,7 @@ def test_when_staging_fails_the_job_starts_anywhere_and_says_why(site: Site, sta
     site.hand.said = "data/z: Permission denied"
     site.begin(n2=4)
     site.slurm(held=False, state=state)
-    assert site.gate().jobs[0] == site.job
+    assert site.planned == site.job
     assert "failed: data/z: Permission denied" in site.staging.told(1)
 
 
@@ -124,11 +154,11 @@ def test_when_staging_takes_too_long_it_is_ended_and_the_job_starts(site: Site) 
     site.begin(n2=4)
     site.slurm(held=False, state="PENDING")
     site.now += CONFIG.patience + 1
-    assert site.gate().jobs[0] == site.job
+    assert site.planned == site.job
     assert site.hand.done[-1] == "cancel 9"
     assert "late" in site.staging.told(1)
     site.slurm(state="COMPLETED", nodes="n2")  # too late is too late
-    assert site.gate().jobs[0] == site.job
+    assert site.planned == site.job
 
 
 @pytest.mark.parametrize(
@@ -169,7 +199,20 @@ def test_a_job_without_or_one_that_ran_already_is_not_held_back(
     site: Site, main: JobRecord
 ) -> None:
     site.main = main
-    assert site.gate().jobs[0] == site.job
+    assert site.planned == site.job
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tres_per_job": "gres/gpu:4"},
+        {"tres_per_node": "gres/gpu:v100:1"},
+        {"state": "RUNNING", "held": False, "gpus_on": {"n1": 1}},
+    ],
+)
+def test_a_job_with_gpus_is_no_stage_in_job_whatever_its_mark(changes: dict[str, Any]) -> None:
+    assert stages(STAGE)
+    assert not stages(replace(STAGE, **changes))
 
 
 def test_a_stage_in_job_that_nobody_waits_for_is_ended_after_a_while(site: Site) -> None:
@@ -200,7 +243,7 @@ def test_only_a_held_stage_in_job_of_the_same_user_is_written_to() -> None:
     ):
         slurm = FakeSlurm(wrong)
         with pytest.raises(SlurmError):
-            StageJobs(cast(Any, slurm)).let_run(9, main=MAIN, nodes=["n1"])
+            StageJobs(slurm.cluster).let_run(9, main=MAIN, nodes=["n1"])
         assert slurm.written == []
 
 
@@ -216,8 +259,9 @@ def test_two_jobs_are_not_promised_the_same_gpus(tmp_path: Path) -> None:
     for waiting in ([JobId(1)], [JobId(2)]):  # in two rounds; in one it is the same
         staging = Staging(CONFIG, store, cast(Any, hand))
         problem = a_problem(jobs, a_cluster(2))
-        staging.begin(waiting, {}, problem, snapshot, now=0.0)
+        begin(staging, problem, waiting, {}, snapshot, now=0.0)
     assert hand.done == ["run 9 for 1 on n1", "run 8 for 2 on n2"]
     together = Staging(CONFIG, Store(tmp_path / "other"), cast(Any, hand))
-    together.begin([job.id for job in jobs], {}, a_problem(jobs, a_cluster(2)), snapshot, now=0.0)
+    problem = a_problem(jobs, a_cluster(2))
+    begin(together, problem, [job.id for job in jobs], {}, snapshot, now=0.0)
     assert hand.done[2:] == hand.done[:2]

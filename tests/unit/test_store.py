@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ones.daemon.store import _MIGRATIONS, Store, StoreError
+from ones.daemon.onesd.books.store import _MIGRATIONS, Store, StoreError
 
 
 def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
     store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0}])
     store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0, "released": 2.0}])
     store.put("holds", [{"job": 1, "restarts": 0, "since": 3.0}])
-    row = store.row("SELECT * FROM holds")
+    row = store.row("SELECT job, restarts, since, released FROM holds")
     assert row is not None
     assert tuple(row) == (1, 0, 3.0, 2.0)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from ones.daemon.ctl.table import duration, table
+from ones.daemon.ctl.table import table
+from ones.daemon.times import duration
 
 
 def test_durations_are_written_as_slurm_writes_them() -> None:

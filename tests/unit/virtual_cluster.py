@@ -12,8 +12,10 @@ from ones.estimator.progress import Finished, Progress
 from ones.estimator.restart import RestartCost
 from ones.estimator.speed import Observation
 from ones.policies.forecast import by_name, type_of
-from ones.policies.guard import History, Limits, check, freeze, reconcile, validate
+from ones.policies.guard import History, Limits, check, freeze
+from ones.policies.invariants import validate
 from ones.policies.model import Batch, Job, JobId, Node, Placement, Policy
+from ones.policies.moves import reconcile
 from ones.policies.shapes import realisable
 from ones.policies.sizes import Sizes
 

@@ -27,15 +27,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ones.slurm_ext.runtime import resized
 from ones.slurm_ext.runtime.environment import Place
 from ones.slurm_ext.runtime.live.control import Control
 from ones.slurm_ext.runtime.live.generation import Council
-from ones.slurm_ext.runtime.live.guests import Guest, Guests
 from ones.slurm_ext.runtime.live.home import HEARD, Home
+from ones.slurm_ext.runtime.live.joining import Launcher, Launchers
 from ones.slurm_ext.runtime.live.link import JoinFile, LinkFault, Message
 from ones.slurm_ext.runtime.live.loop import Loop
-from ones.slurm_ext.runtime.live.recruits import Ours
 from ones.slurm_ext.runtime.live.service import Service
+from ones.slurm_ext.runtime.live.submitting import Ours
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
     Action,
@@ -86,12 +87,12 @@ class Base:
         home.let_go = self._loop.forget
         self._secret = secrets.token_bytes(32)
         self._private = Path(tempfile.mkdtemp(prefix="ones-live-"))  # mode 0700
-        self._guests = Guests(
+        self._launchers = Launchers(
             self._loop,
             self._secret,
             expects=self._expects,
             came=self._came,
-            said=self._guest_said,
+            said=self._launcher_said,
             lost=self._lost,
         )
         self._control = Control(self._private / CONTROL, self._loop, self._obey)
@@ -115,7 +116,7 @@ class Base:
             environ,
             loop=self._loop,
             council=self._council,
-            guests=self._guests,
+            launchers=self._launchers,
             take=self._take,
             came=self._came,
         )
@@ -129,7 +130,7 @@ class Base:
                 self._loop.once()
                 self._reap()
                 self._home.overdue()
-                self._guests.keep_in_touch()
+                self._launchers.keep_in_touch()
                 self._take(Tick())
                 self._answer()
                 if self._service is not None:
@@ -158,7 +159,7 @@ class Base:
             use_libuv=False,
             master_listen_fd=listening.detach(),
         )
-        joining = self._guests.open(inner)
+        joining = self._launchers.open(inner)
         self._control.open()
         self._loop.listen((*HEARD, signal.SIGCHLD), self._signalled)
         JoinFile(
@@ -171,7 +172,7 @@ class Base:
     def _close(self) -> None:
         if self._service is not None:
             self._service.close()
-        self._guests.close()
+        self._launchers.close()
         self._control.close()
         (self._folder / JOIN).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -212,10 +213,10 @@ class Base:
                 if slot.home == 0:
                     self._home.kill(worker, now=now)
                 else:
-                    self._guests.tell(slot.home, {"do": "kill", "worker": worker, "now": now})
+                    self._launchers.tell(slot.home, {"do": "kill", "worker": worker, "now": now})
             case Dismiss(home):
                 own = self._service is not None and self._service.is_own(home)
-                self._guests.dismiss(home, see_off=own)
+                self._launchers.dismiss(home, see_off=own)
             case Changed(number, slots):
                 self._again = True
                 self._note_change(number, slots)
@@ -247,14 +248,14 @@ class Base:
             self._loop.watch(link, lambda: self._hear(worker, link))
         else:
             fields = {"place": asdict(place), "first": action.first, "again": self._again}
-            self._guests.tell(slot.home, {"do": "start", "worker": worker, **fields})
+            self._launchers.tell(slot.home, {"do": "start", "worker": worker, **fields})
 
     def _tell(self, worker: int, message: Message) -> None:
         slot = self._where[worker]
         if slot.home == 0:
             self._home.tell(worker, message)
         else:
-            self._guests.tell(slot.home, {**message, "worker": worker})
+            self._launchers.tell(slot.home, {**message, "worker": worker})
 
     def _hear(self, worker: int, link: socket.socket) -> None:
         messages = list(self._home.heard(worker))
@@ -302,6 +303,9 @@ class Base:
         before = self._history[-1]["workers"] if self._history else 0
         pause = self._pauses.pop(number, None)
         entry = {"generation": number, "before": before, "workers": len(slots), "pause": pause}
+        own = resized.folder_of(os.environ)
+        if before and own is not None:
+            resized.live(os.environ, before, len(slots), folder=own)
         self._history = [*self._history[1 - HISTORY :], {**entry, "samples": self._samples}]
         self._pauses = {key: value for key, value in self._pauses.items() if key > number}
 
@@ -310,21 +314,21 @@ class Base:
     def _expects(self, ticket: str) -> bool:
         return self._service is not None and self._service.expects(ticket)
 
-    def _came(self, guest: Guest) -> None:
+    def _came(self, launcher: Launcher) -> None:
         if self._service is not None:
-            self._service.came(guest)
-        if not guest.waits:
-            self._take(Opened(guest.home, guest.slots, guest.workers))
+            self._service.came(launcher)
+        if not launcher.waits:
+            self._take(Opened(launcher.home, launcher.slots, launcher.workers))
 
-    def _lost(self, guest: Guest) -> None:
-        if not guest.waits:
-            self._take(Lost(guest.home))
+    def _lost(self, launcher: Launcher) -> None:
+        if not launcher.waits:
+            self._take(Lost(launcher.home))
         if self._service is not None:
-            self._service.lost(guest)
+            self._service.lost(launcher)
 
-    def _guest_said(self, guest: Guest, message: Message) -> None:
+    def _launcher_said(self, launcher: Launcher, message: Message) -> None:
         worker = message.get("worker")
-        if worker is not None and self._where[worker].home != guest.home:
+        if worker is not None and self._where[worker].home != launcher.home:
             raise LinkFault(f"it speaks for worker {worker}, which is not its own")
         match message.get("say"):
             case "beat":
@@ -334,10 +338,10 @@ class Base:
             case "gone":
                 self._ended(int(message["worker"]), int(message["code"]))
             case "leaving":
-                if guest.waits:
-                    self._guests.lose(guest, "it was told to leave")
-                elif guest.job != os.environ.get("SLURM_JOB_ID", ""):
-                    self._retire(guest.home, None)
+                if launcher.waits:
+                    self._launchers.lose(launcher, "it was told to leave")
+                elif launcher.job != os.environ.get("SLURM_JOB_ID", ""):
+                    self._retire(launcher.home, None)
             case _ if worker is not None:
                 self._said(int(worker), message)
 
@@ -356,7 +360,7 @@ class Base:
                     return {"ok": False, "error": f"{workers} workers, with {len(slots)} slots"}
                 self._take(Wanted(frozenset(slots[:workers]), batch))
             case {"op": "retire", "home": str(name)}:
-                home = self._guests.named(name)
+                home = self._launchers.named(name)
                 if home is None:
                     raise LinkFault(f"there is no launcher {name}")
                 self._retire(home, batch)
@@ -378,7 +382,7 @@ class Base:
         members = [
             {
                 "slot": str(slot),
-                "home": self._guests.name(slot.home),
+                "home": self._launchers.name(slot.home),
                 "pid": self._pids.get(key),
             }
             for key in council.members

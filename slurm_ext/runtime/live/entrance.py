@@ -18,8 +18,8 @@ from ones.slurm_ext.runtime.environment import (
 )
 from ones.slurm_ext.runtime.live.base import JOIN, Base
 from ones.slurm_ext.runtime.live.home import Home
-from ones.slurm_ext.runtime.live.recruits import Ours
 from ones.slurm_ext.runtime.live.satellite import Satellite
+from ones.slurm_ext.runtime.live.submitting import Ours
 
 
 def unable(is_python: bool) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ from typing import Any
 from ones.slurm_ext.errors import OnesError
 
 LONGEST = 1 << 20  # bytes of a line
+LONGEST_UNPROVEN = 4096  # of a line of somebody who has not proved himself yet
+_NONCE = re.compile(r"[0-9a-f]{16,64}")
 Message = dict[str, Any]
 
 
@@ -72,16 +75,22 @@ def read_join_file(path: Path) -> JoinFile:
 
 
 class Lines:
-    """Puts what arrives together to whole lines."""
+    """Puts what arrives together to whole lines, none of them longer than `longest`."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST) -> None:
+        self.longest = longest
         self._rest = b""
 
     def add(self, data: bytes) -> Iterator[bytes]:
         *whole, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST:
-            raise LinkFault("a line without an end")
-        yield from whole
+        for line in whole:
+            self._check(line)
+            yield line
+        self._check(self._rest)
+
+    def _check(self, line: bytes) -> None:
+        if len(line) > self.longest:
+            raise LinkFault(f"a line of more than {self.longest} bytes")
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -89,10 +98,13 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> Message:
+    """The message of a line. Raises LinkFault."""
     try:
         message = json.loads(line)
     except ValueError:
         raise LinkFault("a line that is no JSON") from None
+    except RecursionError:
+        raise LinkFault("a line that is nested too deeply") from None
     if not isinstance(message, dict):
         raise LinkFault("a line that is no message")
     return message
@@ -137,13 +149,13 @@ class Joining:
 
     def answer(self, greeting: bytes) -> bytes:
         """What to say to the base's greeting."""
-        self._theirs = _nonce_of(decode(greeting))
+        self._theirs = _nonce_of(_flat(greeting))
         body = {**self._offer, "nonce": self._nonce}
         return encode({**body, "mac": _prove(self._secret, "join", self._theirs, body)})
 
     def admitted(self, welcome: bytes) -> Sealed:
         """The connection, if the base has proved itself as well."""
-        message = decode(welcome)
+        message = _flat(welcome)
         if "error" in message:
             raise LinkFault(f"the job refuses: {message['error']}")
         body = {"nonce": self._nonce}
@@ -165,7 +177,7 @@ class Admitting:
 
     def admit(self, line: bytes) -> tuple[Message, bytes, Sealed]:
         """What the joiner offers, the answer to it, and the connection."""
-        message = decode(line)
+        message = _flat(line)
         body = {name: value for name, value in message.items() if name != "mac"}
         theirs = _nonce_of(message)
         if not _proved(message, _prove(self._secret, "join", self._nonce, body)):
@@ -179,9 +191,17 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
+def _flat(line: bytes) -> Message:
+    """The message of a line whose sender has not proved himself yet. Raises LinkFault."""
+    message = decode(line)
+    if not all(isinstance(value, str | int) for value in message.values()):
+        raise LinkFault("a greeting of other things than words and numbers")
+    return message
+
+
 def _nonce_of(message: Message) -> str:
     nonce = message.get("nonce")
-    if not isinstance(nonce, str) or not 16 <= len(nonce) <= 64:
+    if not isinstance(nonce, str) or _NONCE.fullmatch(nonce) is None:
         raise LinkFault("a greeting without a nonce")
     return nonce
 
@@ -193,7 +213,7 @@ def _prove(secret: bytes, what: str, nonce: str, body: Message) -> str:
 
 def _proved(message: Message, proof: str) -> bool:
     mac = message.get("mac")
-    return isinstance(mac, str) and hmac.compare_digest(mac.encode(), proof.encode())
+    return isinstance(mac, str) and mac.isascii() and hmac.compare_digest(mac, proof)
 
 
 def _session(secret: bytes, base: str, joiner: str) -> bytes:

@@ -11,15 +11,13 @@ import socket
 import struct
 import time
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ones.slurm_ext.runtime.checkpoint import moment_from
+from ones.slurm_ext.runtime.job import Job
 from ones.slurm_ext.runtime.live.member import FD, FIRST, HOME, Entry, Leave, Member
 from ones.slurm_ext.runtime.live.state import Cargo
 from ones.slurm_ext.runtime.live.torch_live import LiveFramework, LostGroup
-
-if TYPE_CHECKING:
-    from ones.slurm_ext.runtime.job import Job
 
 log = logging.getLogger(__name__)
 REHEARSED = 2  # batches

@@ -12,9 +12,11 @@ from pathlib import Path
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
 from ones.slurm_ext.runtime.live.base import TICK
-from ones.slurm_ext.runtime.live.guests import BEAT, SILENCE
 from ones.slurm_ext.runtime.live.home import GRACE, HEARD, Home
+from ones.slurm_ext.runtime.live.joining import BEAT, SILENCE
 from ones.slurm_ext.runtime.live.link import (
+    LONGEST,
+    LONGEST_UNPROVEN,
     Joining,
     Lines,
     LinkFault,
@@ -83,9 +85,10 @@ class Satellite:
         link = socket.create_connection((base.host, base.port), timeout=SILENCE / 3)
         try:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            joining, lines = Joining(base.secret, self._offer), Lines()
+            joining, lines = Joining(base.secret, self._offer), Lines(LONGEST_UNPROVEN)
             link.sendall(joining.answer(_line(link, lines, self._early)))
             sealed = joining.admitted(_line(link, lines, self._early))
+            lines.longest = LONGEST
         except BaseException:
             link.close()
             raise

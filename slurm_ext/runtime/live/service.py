@@ -1,6 +1,6 @@
 """The base launcher in a Slurm job: it takes onesd's orders, and tells how the job is made up.
 
-An `Errands` carries the orders out; this is the ground it stands on: which launchers are
+`Orders` carries them out; this is what it goes by and acts through: which launchers are
 satellites, which are of the job's own nodes, and who is wanted.
 """
 
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ones.slurm_ext.runtime.live.desk import Desk, Order
-from ones.slurm_ext.runtime.live.errand import Errands
+from ones.slurm_ext.runtime.live.agent_line import AgentLine, Order
 from ones.slurm_ext.runtime.live.generation import Council
-from ones.slurm_ext.runtime.live.guests import Guest, Guests
+from ones.slurm_ext.runtime.live.joining import Launcher, Launchers
 from ones.slurm_ext.runtime.live.link import Message
 from ones.slurm_ext.runtime.live.loop import Loop
-from ones.slurm_ext.runtime.live.recruits import Ours, Recruits
+from ones.slurm_ext.runtime.live.order_under_way import Orders
+from ones.slurm_ext.runtime.live.submitting import Ours, Submitter
 from ones.slurm_ext.runtime.live.terms import Event, Slot, Wanted
 
 
 class Service:
-    """Deals with onesd on one side, and with the council and the guests on the other.
+    """Deals with onesd on one side, and with the council and the launchers on the other.
 
-    `take` gives the council an event, and does what follows; `came` has a guest's slots counted in.
+    `take` gives the council an event, and does what follows; `came` has a launcher's slots counted.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Service:
         *,
         loop: Loop,
         council: Council,
-        guests: Guests,
+        launchers: Launchers,
         take: Callable[[Event], None],
-        came: Callable[[Guest], None],
+        came: Callable[[Launcher], None],
     ) -> None:
         self._job, self._restarts = str(ours.job), ours.restarts
-        self._council, self._guests = council, guests
+        self._council, self._launchers = council, launchers
         self._take, self._count_in = take, came
-        self._errands = Errands(self, Recruits(ours, environ))
-        self._desk = Desk(
+        self._orders = Orders(self, Submitter(ours, environ))
+        self._agent = AgentLine(
             path,
             job=ours.job,
             restarts=ours.restarts,
@@ -55,91 +55,91 @@ class Service:
 
     def report(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Go on with the order under way, and say how things are; `history` is of all changes."""
-        working = self._errands.state == "working"
-        self._errands.look()
+        working = self._orders.state == "working"
+        self._orders.look()
         if working:
             pauses = [each["pause"] or 0.0 for each in history if each["generation"] > self._since]
             self._pause = sum(pauses) if pauses else None
-        self._desk.say(self._word())
+        self._agent.say(self._word())
 
     def close(self) -> None:
         """The job is over."""
-        self._errands.close()
-        self._desk.close({**self._word(), "able": False})
+        self._orders.close()
+        self._agent.close({**self._word(), "able": False})
 
     def expects(self, ticket: str) -> bool:
         """Whether a satellite that comes with this ticket is waited for."""
-        return self._errands.wants(ticket, self._restarts)
+        return self._orders.wants(ticket, self._restarts)
 
-    def came(self, guest: Guest) -> None:
-        if guest.job == self._job:
-            self._own[guest.name.partition(".")[2]] = guest.home
+    def came(self, launcher: Launcher) -> None:
+        if launcher.job == self._job:
+            self._own[launcher.name.partition(".")[2]] = launcher.home
 
-    def lost(self, guest: Guest) -> None:
-        if guest.job.isdecimal():
-            self._errands.lost(int(guest.job))
+    def lost(self, launcher: Launcher) -> None:
+        if launcher.job.isdecimal():
+            self._orders.lost(int(launcher.job))
 
     def refused(self, reason: str) -> None:
-        self._errands.refused(reason)
+        self._orders.refused(reason)
 
     def is_own(self, home: int) -> bool:
         """Whether a home is on a node of the job's own allocation."""
         return home in self._own.values()
 
     def _order(self, order: Order) -> None:
-        if order.number != self._errands.number:
+        if order.number != self._orders.number:
             self._since, self._pause = self._council.number, None
-        self._errands.take(order)
+        self._orders.take(order)
 
     def _word(self) -> Message:
-        council, errands = self._council, self._errands
+        council, orders = self._council, self._orders
         members = [council.workers[key] for key in council.members if key in council.workers]
         homes = [each.slot.home for each in members]
-        parts = {str(job): 0 for job in (*errands.coming, *self.waiting())}
+        parts = {str(job): 0 for job in (*orders.coming, *self.waiting())}
         parts |= {str(job): homes.count(home) for job, home in self.homes().items()}
         used = [slot.home for slot in council.wanted.union(each.slot for each in members)]
         word: Message = {
             "workers": len(homes),
             "parts": parts,
             "own": {node: used.count(home) for node, home in self._own.items()},
-            "order": errands.number,
-            "state": errands.state,
-            "reason": errands.reason,
+            "order": orders.number,
+            "state": orders.state,
+            "reason": orders.reason,
             "able": not council.ending,
         }
         return word if self._pause is None else {**word, "pause": self._pause}
 
-    # The ground of errands
+    # What orders go by, and act through
 
     def homes(self) -> dict[int, int]:
         return {
-            int(guest.job): guest.home
-            for guest in self._guests
-            if guest.job.isdecimal() and guest.job != self._job and not guest.waits
+            int(launcher.job): launcher.home
+            for launcher in self._launchers
+            if launcher.job.isdecimal() and launcher.job != self._job and not launcher.waits
         }
 
     def waiting(self) -> frozenset[int]:
-        waiting = [guest for guest in self._guests if guest.waits]
-        return frozenset(int(guest.job) for guest in waiting if guest.job.isdecimal())
+        waiting = [launcher for launcher in self._launchers if launcher.waits]
+        return frozenset(int(launcher.job) for launcher in waiting if launcher.job.isdecimal())
 
     def let_in(self, jobs: Iterable[int]) -> None:
         for job in jobs:
-            for guest in self._guests.of_job(job):
-                guest.waits = False
-                self._count_in(guest)
+            for launcher in self._launchers.of_job(job):
+                launcher.waits = False
+                self._count_in(launcher)
 
     def send_away(self, jobs: Iterable[int]) -> None:
-        sent = [guest for job in jobs for guest in self._guests.of_job(job)]
-        left = {guest.home for guest in sent if not guest.waits}
-        for guest in sent:
-            if guest.waits:
-                self._guests.dismiss(guest.home)
+        sent = [launcher for job in jobs for launcher in self._launchers.of_job(job)]
+        left = {launcher.home for launcher in sent if not launcher.waits}
+        for launcher in sent:
+            if launcher.waits:
+                self._launchers.dismiss(launcher.home)
         if left:
             slots = frozenset(slot for slot in self._council.slots if slot.home not in left)
             self._take(Wanted(slots))
 
     def own(self) -> dict[str, int]:
-        present = {guest.home for guest in self._guests}
+        present = {launcher.home for launcher in self._launchers}
         return {node: home for node, home in self._own.items() if home in present}
 
     def want(
@@ -153,6 +153,6 @@ class Service:
 
     def members(self) -> frozenset[Slot] | None:
         council = self._council
-        if not council.settled or self._guests.leaving:
+        if not council.settled or self._launchers.leaving:
             return None
         return frozenset(council.workers[key].slot for key in council.members)

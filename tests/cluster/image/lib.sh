@@ -22,12 +22,17 @@ start_munge() {
 start_mariadb() {
     install -d -o mysql -g mysql /run/mysqld
     runuser -u mysql -- /usr/sbin/mariadbd > /var/log/mariadb.log 2>&1 &
-    wait_for 30 mariadb -e 'select 1'
+    wait_for 120 mariadb -e 'select 1'
 }
 
 start_slurmdbd() {
     runuser -u slurm -- /usr/sbin/slurmdbd
-    wait_for 30 bash -c '</dev/tcp/localhost/6819'
+    # Its first start makes the tables, which takes long on a slow disk.
+    if ! wait_for 120 bash -c '! pgrep -x slurmdbd || : < /dev/tcp/localhost/6819' ||
+        ! pgrep -x slurmdbd > /dev/null; then
+        tail -n 20 /var/log/slurm/slurmdbd.log >&2
+        return 1
+    fi
 }
 
 # start_slurmctld: until it answers; it gives up on a bad configuration only after going to the background.

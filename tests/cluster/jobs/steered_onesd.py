@@ -17,8 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ones.daemon import live_mover, mover, onesd
-from ones.policies import registry
+from ones.daemon.onesd import main as onesd
+from ones.daemon.onesd.moves import live as live_mover
+from ones.daemon.onesd.moves import restart as mover
+from ones.policies import catalogue, registry
 from ones.policies import round as rounds
 from ones.policies.guard import Verdict
 from ones.policies.model import Assignment, Plan
@@ -102,8 +104,8 @@ def main() -> None:
     # The guard refuses moves that gain nothing, as these do; it is not what is tested here.
     rounds.check = lambda moves, *_: Verdict(tuple(moves), ())
     for policy in (Seesaw(), LargestBatch(), Asked()):
-        entry = registry.Entry(make=lambda *_, made=policy: made, about="a test's")
-        registry._POLICIES[policy.name] = entry
+        registry._POLICIES[policy.name] = lambda *_, made=policy: made
+        catalogue.OFFERS[policy.name] = catalogue.Offer(about="a test's", resizes=True)
     points = 0
 
     def point() -> None:

@@ -1,0 +1,1 @@
+"""A whole onesd on a simulated cluster, to look at: no Slurm, no GPU."""

@@ -1,0 +1,1 @@
+"""What onesd keeps: each table of its database has one owner here."""

@@ -1,0 +1,268 @@
+"""The life of every elastic job in the database: first submission, runs, moves, end."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ones.daemon.onesd.books.leases import Leases
+from ones.daemon.onesd.books.reports import Learning
+from ones.daemon.onesd.books.store import Store
+from ones.estimator.assess import family_of
+from ones.slurm_ext.cluster import Cluster
+from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.satellites import Tie
+from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
+
+log = logging.getLogger(__name__)
+SECOND = 1.0  # Slurm's times are of whole seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a job has been through."""
+
+    submitted: float
+    executed: float  # seconds with GPUs, all runs
+    waited: float  # seconds without
+
+
+def is_another(record: JobRecord, row: sqlite3.Row) -> bool:
+    """Whether a job that is alive is another one than that of which the table `jobs` tells.
+
+    Slurm gives numbers away again. Restarts never become fewer, and only a requeue sets the time of
+    submission anew; a job that had ended comes back by a requeue, or was never away.
+    """
+    if record.user != row["user"] or record.restarts < row["restarts"]:
+        return True
+    if record.restarts > row["restarts"]:
+        return False
+    if row["ended"] is not None:
+        return bool(record.submitted >= row["ended"])
+    return record.restarts == 0 and bool(record.submitted > row["submitted"] + SECOND)
+
+
+class Records:
+    """Keeps the tables `jobs`, `runs`, `shrinks` and `satellites`."""
+
+    def __init__(self, store: Store, cluster: Cluster, learning: Learning, leases: Leases) -> None:
+        self._store = store
+        self._leases = leases
+        self._cluster = cluster
+        self._learning = learning
+
+    def take(self, snapshot: Snapshot, *, now: float) -> list[int]:
+        """Bring the tables up to what Slurm says now; the jobs seen for the first time."""
+        known = {
+            row["job"]: row
+            for row in self._store.rows(
+                "SELECT job, user, state, restarts, submitted, ended FROM jobs WHERE ended IS NULL"
+            )
+        }
+        met, stale = [], []
+        for record in snapshot.jobs.values():
+            before = known.pop(record.id, None)
+            if not record.marked and (before is None or record.state in ALIVE):
+                continue  # it may have opted in, until somebody took its mark away
+            if before is None and record.state not in ALIVE:
+                continue  # ended before we first saw it, or its end is already written
+            before = self._same(before or self._over(record.id), record)
+            if before is None:
+                self._meet(record)
+                met.append(record.id)
+            elif (before["state"], before["restarts"]) != (record.state, record.restarts):
+                self._store.write(
+                    "UPDATE jobs SET state = ?, restarts = ? WHERE job = ?",
+                    record.state,
+                    record.restarts,
+                    record.id,
+                )
+            if before is None or before["restarts"] != record.restarts:
+                stale.append(record.id)
+            if record.state not in ALIVE:
+                self._end(record, record.ended or now)
+                stale.append(record.id)
+        # Slurm has forgotten these (MinJobAge) while we were away: accounting knows their end.
+        for job in known:
+            if snapshot.makes_no_sense(job):
+                continue
+            stale.append(job)
+            self._store.write(
+                "UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job
+            )
+        self._take_satellites(snapshot, stale)
+        self.refresh_runs(stale)
+        return met
+
+    def met(self) -> frozenset[int]:
+        """The jobs that have opted in and have not ended."""
+        rows = self._store.rows("SELECT job FROM jobs WHERE ended IS NULL")
+        return frozenset(row["job"] for row in rows)
+
+    def _over(self, job: int) -> sqlite3.Row | None:
+        """What is written of a job of this number that has ended."""
+        return self._store.row(
+            "SELECT job, user, state, restarts, submitted, ended FROM jobs WHERE job = ?", job
+        )
+
+    def _same(self, before: sqlite3.Row | None, record: JobRecord) -> sqlite3.Row | None:
+        """What is written of this very job: what is of another of its number is forgotten."""
+        if before is None:
+            return None
+        if is_another(record, before):
+            log.info("job %d: a new job has this number; the old one is forgotten", record.id)
+            self._store.forget_job(record.id)
+            return None
+        if before["ended"] is not None:
+            log.info("job %d: it had ended, and is back", record.id)
+            self._store.write("UPDATE jobs SET ended = NULL WHERE job = ?", record.id)
+        return before
+
+    def _take_satellites(self, snapshot: Snapshot, stale: list[int]) -> None:
+        """The same of the jobs that hold GPUs for others: they are parts, and no jobs here."""
+        known = {
+            row["job"]: row
+            for row in self._store.rows(
+                "SELECT job, base, state FROM satellites WHERE ended IS NULL"
+            )
+        }
+        for record in snapshot.jobs.values():
+            tie = Tie.of(record)
+            if tie is None:
+                continue
+            before = known.pop(record.id, None)
+            if before is None and record.state not in ALIVE:
+                continue  # its end is written already
+            if before is None or before["state"] != record.state:
+                row: dict[str, object] = {
+                    "job": record.id,
+                    "base": tie.base,
+                    "restarts": tie.restarts,
+                    "ordered": tie.order,
+                    "state": record.state,
+                }
+                if record.started:
+                    row |= {"started": record.started, "nodes": record.nodes}
+                if record.gpus_on:
+                    row["gpus"] = sum(record.gpus_on.values())
+                if record.state not in ALIVE:
+                    row["ended"] = record.ended
+                    stale.append(record.id)
+                self._store.put("satellites", [row])
+            ended = before is not None and record.state not in ALIVE
+            if ended and record.state != "COMPLETED":
+                base = snapshot.jobs.get(tie.base)
+                left = sum(base.held_on.values()) if base and base.state == "RUNNING" else 0
+                log.warning(
+                    "job %d: its satellite %d on %s ended (%s); it holds %d GPUs now",
+                    tie.base,
+                    record.id,
+                    record.nodes,
+                    record.state,
+                    left,
+                )
+        for job in known:
+            stale.append(job)
+            self._store.write(
+                "UPDATE satellites SET state = 'UNKNOWN', ended = coalesce(started, 0)"
+                " WHERE job = ?",
+                job,
+            )
+
+    def _meet(self, record: JobRecord) -> None:
+        mark = Mark.parse(record.admin_comment)
+        with self._store.transaction():
+            first = {
+                "job": record.id,
+                "name": record.name,
+                "user": record.user,
+                "account": record.account,
+                "sizes": str(mark.sizes) if mark else "",
+                "requested": mark.request if mark else 0,
+                "submitted": record.submitted,
+                "state": record.state,
+                "family": family_of(record.user, record.name),
+                "restarts": record.restarts,
+            }
+            self._store.put("jobs", [first])
+            self._leases.meet(record.id, str(first["sizes"]))
+
+    def _end(self, record: JobRecord, at: float) -> None:
+        with self._store.transaction():
+            self._store.write("UPDATE jobs SET ended = ? WHERE job = ?", at, record.id)
+            self._learning.end(record, at)
+
+    def refresh_runs(self, jobs: Sequence[int]) -> bool:
+        """Read these jobs' runs from Slurm's accounting; whether it answered.
+
+        Late accounting only delays history.
+        """
+        if not jobs:
+            return True
+        wanted = ",".join(str(job) for job in jobs)
+        rows = self._store.rows(
+            f"SELECT job FROM satellites WHERE job IN ({wanted}) OR base IN ({wanted})"
+        )
+        satellites = {row["job"] for row in rows}
+        try:
+            runs = self._cluster.runs({*jobs, *satellites})
+        except SlurmError:
+            return False
+        with self._store.transaction():
+            for run in runs:
+                if run.job in satellites:
+                    self._store.write(
+                        "UPDATE satellites SET started = ?, ended = ?, nodes = ?, gpus = ?,"
+                        " state = ? WHERE job = ?",
+                        run.started,
+                        run.ended,
+                        run.nodes,
+                        run.gpus,
+                        run.state,
+                        run.job,
+                    )
+                    continue
+                row = {
+                    "job": run.job,
+                    "ordinal": run.ordinal,
+                    "started": run.started,
+                    "ended": run.ended,
+                    "nodes": run.nodes,
+                    "gpus": run.gpus,
+                    "state": run.state,
+                }
+                self._store.put("runs", [row])
+                earlier = [
+                    {
+                        "job": run.job,
+                        "ordinal": run.ordinal,
+                        "until": held.until,
+                        "nodes": held.nodes,
+                        "gpus": held.gpus,
+                    }
+                    for held in run.before
+                ]
+                self._store.put("shrinks", earlier)
+        return True
+
+    def past(self, record: JobRecord, *, now: float) -> Past:
+        """When a job was first submitted, and how its time since then went."""
+        row = self._store.row("SELECT submitted FROM jobs WHERE job = ?", record.id)
+        submitted = row["submitted"] if row else record.submitted
+        ran = self._store.row(
+            "SELECT total(ended - started) AS seconds FROM runs"
+            " WHERE job = ? AND ended IS NOT NULL AND started < ?",
+            record.id,
+            record.started if record.state == "RUNNING" else now,
+        )
+        executed = ran["seconds"] if ran else 0.0
+        if record.state == "RUNNING":
+            executed += max(0.0, now - record.started)
+        return Past(submitted, executed, max(0.0, now - submitted - executed))
+
+    def arrivals(self, *, since: float) -> list[float]:
+        rows = self._store.rows("SELECT submitted FROM jobs WHERE submitted > ?", since)
+        return [row["submitted"] for row in rows]

@@ -1,0 +1,166 @@
+"""The table `moves`: what was meant, so that a crash between any two steps is survived."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from ones.daemon.onesd.books.store import Store
+from ones.policies.guard import History
+from ones.policies.model import JobId, Placement
+
+log = logging.getLogger(__name__)
+HOUR = 3600.0
+LIVE = "live"  # the kind of a move without a restart
+
+
+class Journaled(Protocol):
+    """A move as it is written down."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def job(self) -> int: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def outcome(self) -> str: ...
+
+    def to_json(self) -> str: ...
+
+
+M = TypeVar("M", bound=Journaled)
+
+
+class Journal:
+    """Moves under way and ended, of all kinds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def open(self, read: Callable[[str], M], *, live: bool) -> list[M]:
+        """The moves under way, oldest first; those of live jobs, or the rest.
+
+        One that can't be read, of another version say, is ended, and its job planned for anew.
+        """
+        sign = "=" if live else "!="
+        rows = self._store.rows(
+            f"SELECT id, job, record FROM moves WHERE open = 1 AND kind {sign} 'live' ORDER BY id"
+        )
+        found = []
+        for row in rows:
+            try:
+                found.append(read(row["record"]))
+            except (ValueError, KeyError, TypeError, AttributeError) as fault:
+                why = f"abandoned: its record can't be read ({fault})"
+                log.error("job %d: move %d: %s", row["job"], row["id"], why)
+                self._store.write(
+                    "UPDATE moves SET open = 0, outcome = ? WHERE id = ?", why[:300], row["id"]
+                )
+        return found
+
+    def moving(self) -> frozenset[int]:
+        """The jobs with a move under way."""
+        return frozenset(row["job"] for row in self._store.rows("SELECT job FROM moves WHERE open"))
+
+    def new(self, job: int, *, now: float) -> int:
+        """The number of a move that is about to be written down, in the same transaction."""
+        return self._store.write(
+            "INSERT INTO moves(job, at, open, record) VALUES(?, ?, 1, '{}')", job, now
+        )
+
+    def keep(self, move: Journaled, *, now: float) -> None:
+        """As it is now; one with an outcome is over."""
+        self._store.write(
+            "UPDATE moves SET record = ?, kind = ?, restarts = ?, outcome = ?, open = ?, ended = ?"
+            " WHERE id = ?",
+            move.to_json(),
+            move.kind,
+            move.restarts,
+            move.outcome,
+            0 if move.outcome else 1,
+            now if move.outcome else None,
+            move.id,
+        )
+
+    def history(self, now: float) -> History:
+        """The resizes and preemptions of the last hour, for the guard."""
+        moved: dict[JobId, list[float]] = {}
+        live: dict[JobId, list[float]] = {}
+        for row in self._store.rows(
+            "SELECT job, at, kind FROM moves WHERE at > ?"
+            " AND kind IN ('resize', 'preempt', 'live')",
+            now - HOUR,
+        ):
+            kind = live if row["kind"] == LIVE else moved
+            kind.setdefault(JobId(row["job"]), []).append(row["at"])
+        return History(moved, live)
+
+    def refusal(self, job: int, restarts: int) -> str:
+        """How this run of a job refused to be moved, or ''."""
+        row = self._store.row(
+            "SELECT outcome FROM moves WHERE job = ? AND restarts = ? AND outcome LIKE 'refused:%'"
+            " LIMIT 1",
+            job,
+            restarts,
+        )
+        return "" if row is None else str(row["outcome"])
+
+    def last_outcome(self, job: int) -> str:
+        """How the job's last move that is over ended, or ''."""
+        row = self._store.row(
+            "SELECT outcome FROM moves WHERE job = ? AND open = 0 ORDER BY id DESC LIMIT 1", job
+        )
+        return "" if row is None else str(row["outcome"])
+
+    def stopped_by(self, job: int, restarts: int) -> str:
+        """The kind of the move that stopped the run that had so many restarts before it, or ''."""
+        row = self._store.row(
+            "SELECT kind FROM moves WHERE job = ? AND kind IN ('resize', 'preempt')"
+            " AND restarts = ? ORDER BY id DESC",
+            job,
+            restarts,
+        )
+        return "" if row is None else str(row["kind"])
+
+    def counts(self) -> dict[int, int]:
+        """Moves of each job, ever."""
+        rows = self._store.rows("SELECT job, count(*) AS n FROM moves GROUP BY job")
+        return {row["job"]: row["n"] for row in rows}
+
+    def of_job(self, job: int) -> list[dict[str, Any]]:
+        """All moves of a job, oldest first, for people."""
+        rows = self._store.rows("SELECT at, record FROM moves WHERE job = ? ORDER BY id", job)
+        return [json.loads(row["record"]) | {"at": row["at"]} for row in rows]
+
+    def recent(self, after: int, also: Iterable[int], *, most: int) -> list[dict[str, Any]]:
+        """The moves begun after that one, the latest so many, and these; oldest first."""
+        columns = "id, at, ended, outcome, record"
+        new = self._store.rows(
+            f"SELECT {columns} FROM moves WHERE id > ? ORDER BY id DESC LIMIT ?", after, most
+        )
+        old = self._store.rows(
+            f"SELECT {columns} FROM moves WHERE id IN (SELECT value FROM json_each(?))",
+            json.dumps(sorted(also)),
+        )
+        return [
+            json.loads(row["record"])
+            | {name: row[name] for name in ("id", "at", "ended", "outcome")}
+            for row in sorted((*old, *new), key=lambda row: int(row["id"]))
+            if row["record"] != "{}"
+        ]
+
+
+def words(target: Placement | None) -> str:
+    """Where a move goes, for the log."""
+    if target is None:
+        return "nothing"
+    return ", ".join(f"{gpus} on {node}" for node, gpus in target.gpus_on)

@@ -1,0 +1,49 @@
+"""The table `leases`: what each job's environment should say of its size and batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ones.daemon.onesd.books.store import Store
+from ones.policies.model import Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """What a job was last given; None: nothing yet."""
+
+    sizes: str
+    gpus: int | None
+    batch: int | None
+
+
+class Leases:
+    """What jobs are told to be."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def meet(self, job: int, sizes: str) -> None:
+        """A job was seen for the first time."""
+        self._store.put("leases", [{"job": job, "sizes": sizes}])
+
+    def give(self, job: int, sizes: str, target: Placement, batch: int | None) -> None:
+        """The job is to have this placement, and this batch."""
+        row = {"job": job, "sizes": sizes, "gpus": target.gpus, "batch": batch}
+        self._store.put("leases", [row])
+
+    def grow(self, job: int, gpus: int, batch: int | None) -> None:
+        """The job has another size, without a restart; with None it keeps its batch."""
+        self._store.write(
+            "UPDATE leases SET gpus = ?, batch = coalesce(?, batch) WHERE job = ?",
+            gpus,
+            batch,
+            job,
+        )
+
+    def of(self, job: int) -> Leased | None:
+        """None for a job that is not known."""
+        row = self._store.row("SELECT sizes, gpus, batch FROM leases WHERE job = ?", job)
+        if row is None:
+            return None
+        return Leased(sizes=row["sizes"], gpus=row["gpus"], batch=row["batch"])

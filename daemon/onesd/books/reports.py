@@ -1,0 +1,372 @@
+"""From what jobs told to what the estimator needs: reports are held against Slurm, then kept."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from ones.daemon.onesd.books.batch_terms import batch_terms
+from ones.daemon.onesd.books.courses import Courses
+from ones.daemon.onesd.books.heard import Inbox, Told
+from ones.daemon.onesd.books.journal import Journal
+from ones.daemon.onesd.books.leases import Leases
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.wire import Report
+from ones.estimator.assess import family_of
+from ones.estimator.experience import Experience, GradientReport
+from ones.estimator.progress import Finished, Progress
+from ones.estimator.restart import RestartCost
+from ones.estimator.speed import Observation
+from ones.policies.model import Batch, JobId
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.shards import beside
+from ones.slurm_ext.snapshot import JobRecord, Snapshot
+
+log = logging.getLogger(__name__)
+MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
+MOST_GRADIENTS = 1000  # rows that are kept of one job: one for each epoch and batch
+
+
+def fits(told: Told, record: JobRecord | None) -> bool:
+    """Whether Slurm agrees that this job runs on the node whose agent speaks, in this very run.
+
+    A report that lies about its job id, or that outlived its run, does not fit and is not used.
+    """
+    return (
+        record is not None
+        and record.marked
+        and record.state == "RUNNING"
+        and told.node in record.gpus_on
+        and told.received.message.restarts == record.restarts
+    )
+
+
+class Learning:
+    """What is known of jobs beyond what Slurm knows."""
+
+    def __init__(
+        self,
+        store: Store,
+        inbox: Inbox,
+        metrics: Metrics,
+        *,
+        leases: Leases,
+        journal: Journal,
+        courses: Courses,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._journal = journal
+        self._courses = courses
+        self._inbox = inbox
+        self._metrics = metrics
+        self._seen: dict[int, float] = {}
+        self._crowded: set[int] = set()  # jobs whose last report was of a shared GPU
+        self._contradictions: dict[JobId, str] = {}
+        self._experience = self._remembered()
+
+    def experience(self) -> Experience:
+        """All that reports have taught: read from the database once, and added to ever since."""
+        return self._experience
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Keep the new reports that fit what Slurm says."""
+        for job, told in self._inbox.reports().items():
+            at = told.received.at
+            if self._seen.get(job) == at:
+                continue
+            self._seen[job] = at
+            record = snapshot.jobs.get(job)
+            report = told.received.message
+            if not isinstance(report, Report):
+                continue
+            if record is None or not fits(told, record):
+                self._metrics.reports_refused.inc()
+                # Slurm may list the run a moment later than its first report: look again then.
+                del self._seen[job]
+                continue
+            self._keep(record, report, at, snapshot)
+
+    def _keep(self, record: JobRecord, report: Report, at: float, snapshot: Snapshot) -> None:
+        before = self.report(record)
+        held = sum(record.held_on.values())
+        nodes = [snapshot.nodes.get(node) for node in record.held_on]
+        types = {node.gpu_type for node in nodes if node is not None}
+        # A size that Slurm did not give is not believed; mixed types teach nothing of either, nor
+        # does a node that Slurm has just forgotten.
+        believed = report.gpus == held and len(types) == 1 and None not in nodes
+        teaches = believed and not self._beside_others(record, snapshot)
+        observation = _observation(record, report, types.pop()) if teaches else None
+        gradient = _gradient(record, report) if believed else None
+        cost = None
+        busy = self._inbox.utilization(record, now=snapshot.taken)
+        with self._store.transaction():
+            self._store.put("reports", [self._row(record, report, at)])
+            # By our own clock, like its runs: those of its nodes may differ.
+            self._courses.add(record.id, report, utilization=busy, at=snapshot.taken)
+            # A run's first report comes before its first step: the cost comes in a later one.
+            told = before is not None and before.resumed_seconds is not None
+            if report.resumed_seconds is not None and not told:
+                cost = self._cost(record, report.resumed_seconds, at)
+            if observation is not None:
+                self._store.put("observations", [{"at": at, **asdict(observation)}])
+            if gradient is not None:
+                self._store.put("gradients", [{"at": at, **asdict(gradient)}])
+                self._store.write(
+                    "DELETE FROM gradients WHERE job = ?1 AND at <"
+                    " (SELECT at FROM gradients WHERE job = ?1 ORDER BY at DESC LIMIT 1 OFFSET ?2)",
+                    record.id,
+                    MOST_GRADIENTS - 1,
+                )
+        # Only what is on disk is in memory, too.
+        if observation is not None:
+            self._experience.observe(observation)
+        if gradient is not None:
+            self._experience.gradient(gradient)
+        if cost is not None:
+            self._experience.restart(cost)
+
+    def _beside_others(self, record: JobRecord, snapshot: Snapshot) -> bool:
+        """Whether a report's speed is, or may be in part, that of a job beside another."""
+        crowded = record.id in beside(snapshot.jobs)
+        before = record.id in self._crowded
+        (self._crowded.add if crowded else self._crowded.discard)(record.id)
+        return crowded or before
+
+    def _row(self, record: JobRecord, report: Report, at: float) -> dict[str, object]:
+        row: dict[str, object] = {
+            "job": record.id,
+            "restarts": report.restarts,
+            "at": at,
+            "report": msgspec.json.encode(report).decode(),
+        }
+        # These outlast the reports that don't say them, such as a run's first.
+        if report.loss is not None:
+            kept = self._store.row("SELECT initial_loss FROM reports WHERE job = ?", record.id)
+            first = None if kept is None else kept["initial_loss"]
+            row |= {"loss": report.loss, "initial_loss": report.loss if first is None else first}
+        if report.accuracy is not None:
+            row["accuracy"] = report.accuracy
+        return row
+
+    def _cost(self, record: JobRecord, resumed_seconds: float, at: float) -> RestartCost | None:
+        """A restart costs the gap between two runs and the start of the program."""
+        gap = self._store.row(
+            "SELECT b.started - a.ended AS gap FROM runs a JOIN runs b"
+            " ON a.job = b.job AND b.ordinal = a.ordinal + 1 WHERE a.job = ? AND b.ordinal = ?",
+            record.id,
+            record.restarts,
+        )
+        kind = self._journal.stopped_by(record.id, record.restarts - 1)
+        if kind != "resize":
+            # A preempted job's wait is the plan's doing, not the price of a restart.
+            if kind:
+                self._lost(record, kind, resumed_seconds)
+            return None
+        between = gap["gap"] if gap is not None and gap["gap"] is not None else 0.0
+        cost = RestartCost(
+            job=JobId(record.id),
+            family=family_of(record.user, record.name),
+            seconds=max(0.0, between) + resumed_seconds,
+        )
+        self._lost(record, kind, cost.seconds)
+        self._store.write(
+            "INSERT INTO restart_costs VALUES(?, ?, ?, ?, 0)",
+            at,
+            cost.job,
+            cost.family,
+            cost.seconds,
+        )
+        return cost
+
+    def _lost(self, record: JobRecord, kind: str, seconds: float) -> None:
+        """Its GPUs did no work for so long because of a move of this kind."""
+        self._metrics.lost.labels(kind=kind).inc(seconds * sum(record.held_on.values()))
+
+    def live_cost(self, record: JobRecord, seconds: float, *, at: float) -> None:
+        """Training stood still for so long when the job was resized live."""
+        self._lost(record, "live", seconds)
+        family = family_of(record.user, record.name)
+        cost = RestartCost(job=JobId(record.id), family=family, seconds=seconds, live=True)
+        self._store.write(
+            "INSERT INTO restart_costs VALUES(?, ?, ?, ?, 1)", at, cost.job, family, seconds
+        )
+        self._experience.restart(cost)
+
+    def ready(self, record: JobRecord) -> bool:
+        """Whether the job has said in this run that it is there and saves when asked."""
+        report = self.report(record)
+        return report is not None and report.checkpoints
+
+    def report(self, record: JobRecord) -> Report | None:
+        """The last report of the job's present run."""
+        row = self._store.row(
+            "SELECT report FROM reports WHERE job = ? AND restarts = ?", record.id, record.restarts
+        )
+        return None if row is None else _decoded(row)
+
+    def progress(self) -> dict[JobId, Progress]:
+        """The last word of each job that has not ended, from whichever run."""
+        return {
+            JobId(row["job"]): Progress(
+                job=JobId(row["job"]),
+                samples=float(report.samples),
+                total_samples=_number(report.total_samples),
+                epoch_samples=_number(report.epoch_samples),
+                loss=row["loss"],
+                initial_loss=row["initial_loss"],
+                accuracy=row["accuracy"],
+            )
+            for row in self._store.rows(
+                "SELECT job, report, loss, initial_loss, accuracy FROM reports"
+                " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
+            )
+            if (report := _decoded(row)) is not None
+        }
+
+    def batches(
+        self, record: JobRecord, *, least: int | None = None
+    ) -> tuple[int | None, Batch | None]:
+        """The batch a job runs with, and those it accepts where it says so and that makes sense.
+
+        `least` are the fewest GPUs that one allocation can give it; None: what its mark has.
+        A job that takes another batch while it runs is taken to have it as soon as it is leased,
+        though it may have to end its epoch first: it isn't to be told twice.
+        """
+        row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
+        report = None if row is None else _decoded(row)
+        if report is None:
+            return None, None
+        if least is None:
+            mark = Mark.parse(record.admin_comment)
+            least = 1 if mark is None else mark.sizes.least
+        batches, fault = batch_terms(report, least=least)
+        self._note(record, fault)
+        if batches is None:
+            return report.batch or None, None
+        return (self._leased(record) if report.tunes else None) or report.batch or None, batches
+
+    @property
+    def contradictions(self) -> Mapping[JobId, str]:
+        """What isn't used of what jobs told of themselves, and why, as `batches` last found it."""
+        return self._contradictions
+
+    def _note(self, record: JobRecord, fault: str) -> None:
+        job = JobId(record.id)
+        if not fault:
+            self._contradictions.pop(job, None)
+            return
+        said = f"keeps its own batch: {fault}; correct what it declares"
+        if self._contradictions.get(job) != said:
+            log.warning("job %d %s", job, said)
+        self._contradictions[job] = said
+
+    def _leased(self, record: JobRecord) -> int | None:
+        """The batch that the plan has given to a running job, at the size that it has."""
+        leased = self._leases.of(record.id)
+        if leased is None or leased.gpus != sum(record.held_on.values()):
+            return None
+        return leased.batch or None
+
+    def _remembered(self) -> Experience:
+        """What the database holds, oldest first."""
+        experience = Experience()
+        for row in self._latest("observations"):
+            experience.observe(Observation(**_without_time(row)))
+        for row in self._latest("gradients"):
+            experience.gradient(GradientReport(**_without_time(row)))
+        for row in self._latest("restart_costs"):
+            values = _without_time(row)
+            experience.restart(RestartCost(**values | {"live": bool(values["live"])}))
+        for row in self._latest("finished"):
+            experience.finish(
+                Finished(family=row["family"], total_samples=row["samples"], job=JobId(row["job"]))
+            )
+        return experience
+
+    def last(self, job: int) -> Any:
+        """A job's last report as JSON has it, or None."""
+        row = self._store.row("SELECT report FROM reports WHERE job = ?", job)
+        return None if row is None else msgspec.json.decode(row["report"])
+
+    def _latest(self, table: str) -> list[sqlite3.Row]:
+        """The newest rows of a table, oldest first."""
+        rows = self._store.rows(f"SELECT * FROM {table} ORDER BY at DESC LIMIT ?", MEMORY)
+        return rows[::-1]
+
+    def end(self, record: JobRecord, at: float) -> None:
+        """A job has ended; a completed one teaches how long its family's jobs are."""
+        self._contradictions.pop(JobId(record.id), None)
+        row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
+        report = None if row is None else _decoded(row)
+        if report is None or record.state != "COMPLETED":
+            return
+        done = Finished(
+            family=family_of(record.user, record.name),
+            total_samples=float(report.samples),
+            job=JobId(record.id),
+        )
+        finished = {
+            "job": record.id,
+            "at": at,
+            "family": done.family,
+            "samples": done.total_samples,
+        }
+        self._store.put("finished", [finished])
+        self._experience.finish(done)
+
+
+def _observation(record: JobRecord, report: Report, gpu_type: str) -> Observation | None:
+    """The speed that a report tells of, on one type of GPUs."""
+    if not (report.step_seconds and report.batch and report.gpus):
+        return None
+    return Observation(
+        job=JobId(record.id),
+        family=family_of(record.user, record.name),
+        gpu_type=gpu_type,
+        nodes=len(record.held_on),
+        gpus=report.gpus,
+        batch=report.batch,
+        passes=report.passes or 1,
+        step_seconds=report.step_seconds,
+        sync_seconds=report.sync_seconds,
+    )
+
+
+def _gradient(record: JobRecord, report: Report) -> GradientReport | None:
+    """The gradient noise that a report tells of."""
+    if report.grad_sqr is None or report.grad_var is None:
+        return None
+    if report.epoch is None or not report.batch:
+        return None
+    return GradientReport(
+        job=JobId(record.id),
+        family=family_of(record.user, record.name),
+        epochs=int(report.epoch),
+        batch=report.batch,
+        sqr=report.grad_sqr,
+        var=report.grad_var,
+    )
+
+
+def _decoded(row: sqlite3.Row) -> Report | None:
+    """A kept report; None where another version wrote it and it can't be read: a new one comes."""
+    try:
+        return msgspec.json.decode(row["report"], type=Report)
+    except msgspec.DecodeError as fault:
+        log.warning("a kept report is passed over: %s", fault)
+        return None
+
+
+def _without_time(row: sqlite3.Row) -> dict[str, Any]:
+    return {name: row[name] for name in row.keys() if name != "at"}  # noqa: SIM118 (its values)
+
+
+def _number(count: int | None) -> float | None:
+    return float(count) if count else None

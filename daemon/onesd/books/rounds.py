@@ -1,0 +1,45 @@
+"""The tables `rounds` and `decisions`: what each round came to."""
+
+from __future__ import annotations
+
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.outcome import Round
+
+HOUR = 3600.0
+
+
+class RoundsBook:
+    """Every round, and what it decided about each job."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._forgot = 0.0
+
+    def keep(self, done: Round, *, policy: str, mode: str, keep_seconds: float) -> None:
+        """Write a round with its decisions; once an hour, forget all that is too old."""
+        with self._store.transaction():
+            number = self._store.write(
+                "INSERT INTO rounds(at, seconds, policy, mode, outcome) VALUES(?, ?, ?, ?, ?)",
+                done.at,
+                done.seconds,
+                policy,
+                mode,
+                done.outcome,
+            )
+            for one in done.decisions:
+                self._store.write(
+                    "INSERT INTO decisions VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+                    number,
+                    int(one.job),
+                    one.kind,
+                    ",".join(f"{node}:{gpus}" for node, gpus in one.target.gpus_on)
+                    if one.target
+                    else None,
+                    one.batch,
+                    one.gpus,
+                    one.reason,
+                    one.verdict,
+                )
+        if done.at - self._forgot > HOUR:
+            self._forgot = done.at
+            self._store.forget(done.at - keep_seconds)

@@ -1,0 +1,293 @@
+"""The database of onesd: history, what was learnt, and the journal of moves under way.
+
+Slurm is the only truth; losing this file loses no job. One writer, SQLite in WAL mode; the round
+runs in a thread beside the API, so one lock serialises them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ones.slurm_ext.errors import OnesError
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE jobs(
+        job INTEGER PRIMARY KEY, name TEXT NOT NULL, user TEXT NOT NULL, account TEXT NOT NULL,
+        sizes TEXT NOT NULL, requested INTEGER NOT NULL, submitted REAL NOT NULL,
+        state TEXT NOT NULL, ended REAL, family TEXT NOT NULL,
+        restarts INTEGER NOT NULL DEFAULT 0, fixed TEXT NOT NULL DEFAULT '');
+    CREATE TABLE runs(
+        job INTEGER NOT NULL, ordinal INTEGER NOT NULL, started REAL NOT NULL, ended REAL,
+        nodes TEXT NOT NULL, gpus INTEGER NOT NULL, state TEXT NOT NULL,
+        PRIMARY KEY(job, ordinal));
+    CREATE TABLE moves(
+        id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, open INTEGER NOT NULL,
+        ended REAL, record TEXT NOT NULL);
+    CREATE INDEX moves_by_job ON moves(job);
+    CREATE TABLE holds(
+        job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, since REAL NOT NULL, released REAL);
+    CREATE TABLE leases(
+        job INTEGER PRIMARY KEY, sizes TEXT NOT NULL, gpus INTEGER, batch INTEGER);
+    CREATE TABLE reports(
+        job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, at REAL NOT NULL,
+        report TEXT NOT NULL, checkpoint_at REAL, checkpoint TEXT);
+    CREATE TABLE observations(
+        at REAL NOT NULL, job INTEGER NOT NULL, family TEXT NOT NULL, gpu_type TEXT NOT NULL,
+        nodes INTEGER NOT NULL, gpus INTEGER NOT NULL, batch INTEGER NOT NULL,
+        step_seconds REAL NOT NULL, PRIMARY KEY(job, gpu_type, nodes, gpus, batch));
+    CREATE TABLE finished(
+        job INTEGER PRIMARY KEY, at REAL NOT NULL, family TEXT NOT NULL, samples REAL NOT NULL);
+    CREATE TABLE restart_costs(
+        at REAL NOT NULL, job INTEGER NOT NULL, family TEXT NOT NULL, seconds REAL NOT NULL);
+    CREATE TABLE rounds(
+        id INTEGER PRIMARY KEY, at REAL NOT NULL, seconds REAL NOT NULL, policy TEXT NOT NULL,
+        mode TEXT NOT NULL, outcome TEXT NOT NULL);
+    CREATE TABLE decisions(
+        round INTEGER NOT NULL, job INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT,
+        batch INTEGER, gpus INTEGER NOT NULL, reason TEXT NOT NULL, verdict TEXT NOT NULL);
+    CREATE INDEX decisions_by_job ON decisions(job, round);
+    CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE gradients(
+        at REAL NOT NULL, job INTEGER NOT NULL, family TEXT NOT NULL, epochs INTEGER NOT NULL,
+        batch INTEGER NOT NULL, sqr REAL NOT NULL, var REAL NOT NULL,
+        PRIMARY KEY(job, epochs, batch));
+    ALTER TABLE observations ADD COLUMN passes INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE observations ADD COLUMN sync_seconds REAL;
+    ALTER TABLE reports ADD COLUMN initial_loss REAL;
+    ALTER TABLE reports ADD COLUMN loss REAL;
+    ALTER TABLE reports ADD COLUMN accuracy REAL;
+    """,
+    """
+    CREATE TABLE needs(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, at REAL NOT NULL, user TEXT NOT NULL,
+        account TEXT NOT NULL, family TEXT NOT NULL, gpu_type TEXT, nodes INTEGER NOT NULL,
+        gpus INTEGER NOT NULL, batch REAL, shared INTEGER NOT NULL, resized INTEGER NOT NULL,
+        card REAL, gpu_memory REAL NOT NULL, busy REAL NOT NULL, samples INTEGER NOT NULL,
+        first_busy REAL, last_busy REAL, state TEXT, started REAL, ended REAL, host_memory REAL,
+        cpu_cores REAL, memory_asked REAL, cpus_asked REAL, time_asked REAL,
+        PRIMARY KEY(job, restarts));
+    CREATE INDEX needs_by_family ON needs(family, at);
+    """,
+    """
+    CREATE TABLE fills(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, at REAL NOT NULL, memory INTEGER,
+        memory_asked INTEGER, cpus INTEGER, why TEXT NOT NULL, PRIMARY KEY(job, restarts));
+    """,
+    """
+    CREATE TABLE stages(
+        job INTEGER PRIMARY KEY, stage INTEGER NOT NULL, nodes TEXT NOT NULL, begun REAL,
+        free_at REAL NOT NULL, outcome TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE pairs(
+        id INTEGER PRIMARY KEY, at REAL NOT NULL, ended REAL, node TEXT NOT NULL,
+        gpu INTEGER NOT NULL, first INTEGER NOT NULL, second INTEGER NOT NULL,
+        first_restarts INTEGER NOT NULL, second_restarts INTEGER NOT NULL,
+        first_family TEXT NOT NULL, second_family TEXT NOT NULL,
+        first_batch REAL NOT NULL, second_batch REAL NOT NULL, first_busy REAL, second_busy REAL,
+        first_expected REAL, second_expected REAL, first_speed REAL, second_speed REAL,
+        most_memory REAL NOT NULL DEFAULT 0, xid INTEGER, parted TEXT NOT NULL DEFAULT '');
+    CREATE TABLE unshared(
+        node TEXT NOT NULL, gpu INTEGER NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
+        PRIMARY KEY(node, gpu));
+    """,
+    """
+    CREATE TABLE satellites(
+        job INTEGER PRIMARY KEY, base INTEGER NOT NULL, restarts INTEGER NOT NULL,
+        ordered INTEGER NOT NULL, started REAL, ended REAL, nodes TEXT NOT NULL DEFAULT '',
+        gpus INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL);
+    CREATE INDEX satellites_by_base ON satellites(base, job);
+    CREATE TABLE live(job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, heard REAL NOT NULL);
+    ALTER TABLE restart_costs ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+    """,
+    """
+    ALTER TABLE needs ADD COLUMN received REAL NOT NULL DEFAULT 0;
+    ALTER TABLE needs ADD COLUMN sent REAL NOT NULL DEFAULT 0;
+    ALTER TABLE needs ADD COLUMN listened REAL NOT NULL DEFAULT 0;
+    """,
+    """
+    CREATE TABLE shrinks(
+        job INTEGER NOT NULL, ordinal INTEGER NOT NULL, until REAL NOT NULL, nodes TEXT NOT NULL,
+        gpus INTEGER NOT NULL, PRIMARY KEY(job, ordinal, until));
+    """,
+    """
+    ALTER TABLE moves ADD COLUMN kind TEXT NOT NULL DEFAULT '';
+    ALTER TABLE moves ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE moves ADD COLUMN outcome TEXT NOT NULL DEFAULT '';
+    UPDATE moves SET kind = coalesce(json_extract(record, '$.kind'), ''),
+        restarts = coalesce(json_extract(record, '$.restarts'), 0),
+        outcome = coalesce(json_extract(record, '$.outcome'), '');
+    CREATE INDEX moves_open ON moves(open) WHERE open = 1;
+    """,
+    """
+    CREATE TABLE failed_starts(
+        job INTEGER NOT NULL, what TEXT NOT NULL, gpus INTEGER NOT NULL, reason TEXT NOT NULL,
+        at REAL NOT NULL, until REAL NOT NULL, times INTEGER NOT NULL, PRIMARY KEY(job, what));
+    ALTER TABLE holds ADD COLUMN freed INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE holds ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;
+    UPDATE holds SET freed = 1, pinned = 1 WHERE released IS NOT NULL;
+    CREATE TABLE unanswered(
+        job INTEGER PRIMARY KEY, restarts INTEGER NOT NULL, at REAL NOT NULL);
+    """,
+    """
+    ALTER TABLE holds ADD COLUMN queued INTEGER NOT NULL DEFAULT 0;
+    """,
+    """
+    CREATE TABLE courses(
+        job INTEGER NOT NULL, at REAL NOT NULL, batch REAL, loss REAL, samples_per_second REAL,
+        utilization REAL, PRIMARY KEY(job, at)) WITHOUT ROWID;
+    """,
+)
+
+
+# What is of no use without its job.
+_OF_A_JOB = (
+    "runs",
+    "shrinks",
+    "reports",
+    "courses",
+    "leases",
+    "live",
+    "holds",
+    "unanswered",
+    "moves",
+    "failed_starts",
+    "decisions",
+    "fills",
+    "stages",
+)
+
+
+class StoreError(OnesError):
+    """The database can't be opened or written."""
+
+
+class Store:
+    """Typed questions and answers over the database; rows come back as sqlite3.Row."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        self._lock = threading.RLock()
+        self._primary: dict[str, list[str]] = {}
+        try:
+            self._db = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, timeout=10
+            )
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # The journal of moves must be on disk before Slurm is touched.
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._migrate()
+        except sqlite3.DatabaseError as fault:
+            raise StoreError(
+                f"{path}: {fault}; move the file away to start afresh: no job depends on it"
+            ) from None
+
+    def _migrate(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(_MIGRATIONS):
+            raise StoreError(f"{self.path}: written by a newer ONES (schema {version}); upgrade")
+        for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
+            self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+
+    def size(self) -> int:
+        """Bytes of the database's files, the write-ahead log included; 0 for one in memory."""
+        files = (Path(self.path + end) for end in ("", "-wal"))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, on disk when it returns."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(sql, values).fetchall()
+
+    def row(self, sql: str, *values: Any) -> sqlite3.Row | None:
+        found = self.rows(sql, *values)
+        return found[0] if found else None
+
+    def write(self, sql: str, *values: Any) -> int:
+        """Run one statement; returns the id of the row it inserted."""
+        with self._lock:
+            return int(self._db.execute(sql, values).lastrowid or 0)
+
+    def put(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Insert or update whole rows by the table's primary key, keeping columns not named."""
+        for row in rows:
+            names = list(row)
+            keys = self._keys(table)
+            updates = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+            self.write(
+                f"INSERT INTO {table}({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
+                f" ON CONFLICT({', '.join(keys)}) DO UPDATE SET {updates}",
+                *row.values(),
+            )
+
+    def _keys(self, table: str) -> list[str]:
+        """The columns of a table's primary key."""
+        found = self._primary.get(table)
+        if found is None:
+            columns = self.rows(f"PRAGMA table_info({table})")
+            found = self._primary[table] = [one["name"] for one in columns if one["pk"]]
+        return found
+
+    def fact(self, name: str) -> Any:
+        """A small JSON value kept across restarts (pause, a policy's memory), or None."""
+        row = self.row("SELECT value FROM facts WHERE name = ?", name)
+        return None if row is None else json.loads(row["value"])
+
+    def set_fact(self, name: str, value: Any) -> None:
+        self.put("facts", [{"name": name, "value": json.dumps(value)}])
+
+    def forget_job(self, job: int) -> None:
+        """Drop all that is known of a job under its number, which another job has now.
+
+        What families of jobs have taught stays.
+        """
+        with self.transaction():
+            for table in (*_OF_A_JOB, "needs", "jobs"):
+                self.write(f"DELETE FROM {table} WHERE job = ?", job)
+            self.write("DELETE FROM satellites WHERE base = ?", job)
+
+    def forget(self, before: float) -> None:
+        """Drop the history of what ended before that time."""
+        with self.transaction():
+            ended = "(SELECT job FROM jobs WHERE ended < ?)"
+            for table in _OF_A_JOB:
+                self.write(f"DELETE FROM {table} WHERE job IN {ended}", before)
+            self.write(f"DELETE FROM satellites WHERE base IN {ended}", before)
+            for table in (
+                "observations",
+                "gradients",
+                "restart_costs",
+                "rounds",
+                "finished",
+                "needs",
+                "pairs",
+                "unshared",
+            ):
+                self.write(f"DELETE FROM {table} WHERE at < ?", before)
+            self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
+            self.write("DELETE FROM jobs WHERE ended < ?", before)

@@ -1,0 +1,96 @@
+"""What Slurm's present record of a job doesn't say: earlier runs, reports, open moves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from ones.daemon.onesd.books.books import Books
+from ones.daemon.onesd.books.starts import without_refused
+from ones.daemon.onesd.moves.live import LiveMover
+from ones.policies.model import Job, JobId
+from ones.slurm_ext.live_moves import LiveMove
+from ones.slurm_ext.moves import MoveRecord
+from ones.slurm_ext.snapshot import JobRecord, Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class Histories:
+    """Completes jobs with their past, and with what stands in the way of moving them."""
+
+    def __init__(self, books: Books, live: LiveMover) -> None:
+        self._records = books.jobs
+        self._learning = books.reports
+        self._journal = books.journal
+        self._starts = books.starts
+        self._live = live
+
+    def complete(
+        self,
+        jobs: Iterable[Job],
+        snapshot: Snapshot,
+        moves: Iterable[MoveRecord | LiveMove],
+        *,
+        now: float,
+    ) -> tuple[tuple[Job, ...], dict[int, str]]:
+        """The jobs with their past; and those whose own records make no sense, with why not."""
+        moving = {move.job: move for move in moves}
+        complete, spoilt = [], {}
+        for job in jobs:
+            number = int(job.id)
+            record, move = snapshot.jobs[number], moving.get(number)
+            try:
+                complete.append(self._complete(job, record, move, now=now))
+            except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as fault:
+                log.exception("job %d: what is kept of it makes no sense", number)
+                spoilt[number] = f"what is kept of it makes no sense: {fault}"
+        return tuple(complete), spoilt
+
+    def _complete(
+        self, job: Job, record: JobRecord, move: MoveRecord | LiveMove | None, *, now: float
+    ) -> Job:
+        least = min((shape.gpus for shape in job.shapes), default=job.sizes.least)
+        batch, batches = self._learning.batches(record, least=least)
+        past = self._records.past(record, now=now)
+        placement, fixed, keeps = job.placement, job.fixed, None
+        if move is not None:
+            # Where it is going is as good as taken, so that nothing else is planned there.
+            placement = move.target or placement
+            if isinstance(move, MoveRecord) and move.target is not None:
+                beside = None if move.beside is None else JobId(move.beside)
+                job = replace(job, share=move.shards > 0, beside=beside)
+            fixed = f"{move.kind} under way"
+        elif placement is not None and not fixed:
+            if not record.shares and self._live.able(record):
+                keeps = self._live.keeps(record)
+                # What it has is not asked of Slurm again, whoever has reserved the nodes since.
+                job = replace(job, nodes=job.nodes.union(placement.nodes))
+            elif silent := self._live.silent(record):
+                fixed = silent
+            elif not self._learning.ready(record):
+                fixed = "it has not yet said that it can save a checkpoint"
+        if move is None and not fixed and (placement or job.startable):
+            refusals = self._starts.of(record.id, now=now)
+            if keeps is not None:  # where it may grow it finds out without being stopped
+                refusals = tuple(one for one in refusals if one.what == "size")
+            job, fixed = without_refused(job, refusals)
+        return replace(
+            job,
+            submitted=past.submitted,
+            executed=past.executed,
+            waited=past.waited,
+            batch=batch,
+            batches=batches,
+            placement=placement,
+            keeps=keeps,
+            fixed=fixed or self._refused(record),
+        )
+
+    def _refused(self, record: JobRecord) -> str:
+        """Why this run of a job is left alone: it was asked for a checkpoint and gave none."""
+        refusal = self._journal.refusal(record.id, record.restarts)
+        return f"not resizable in this run; {refusal}" if refusal else ""

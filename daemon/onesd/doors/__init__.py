@@ -1,0 +1,1 @@
+"""Who may ask onesd what, and what is answered."""

@@ -1,0 +1,155 @@
+"""Who asks onesd something: proved by the kernel or by munge, how often he may, and as what."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from ones.daemon import munge
+from ones.daemon.onesd.doors.connections import uid_of
+from ones.daemon.onesd.doors.workers import Bodies, Workers
+from ones.daemon.onesd.operators import Operators
+from ones.daemon.pace import Paces
+from ones.daemon.wire import CTL_PURPOSE, NODE
+from ones.slurm_ext.errors import OnesError
+
+MOST_QUESTION = 65536  # bytes of a body, but for an agent's report
+MOST_OF_ONE_USER = 4  # questions of one user at once
+RATE, BURST = 5.0, 30.0  # questions of one user a second in the long run, and at once
+
+
+class NotAllowed(OnesError):
+    """He who asks may not; `uid` is who it is."""
+
+    def __init__(self, uid: int, reason: str) -> None:
+        super().__init__(reason)
+        self.uid = uid
+
+
+class Unproved(OnesError):
+    """Nothing proves who asks."""
+
+
+class TooFast(OnesError):
+    """One user asks too often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who asks."""
+
+    uid: int
+    name: str
+    admin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What somebody asks, read whole and proved to be his."""
+
+    uid: int
+    body: bytes
+
+
+class Askers:
+    """Proves who asks, before it reads what."""
+
+    def __init__(self, agents: frozenset[int], operators: Operators, bodies: Bodies) -> None:
+        self._agents = agents
+        self._operators = operators
+        self._bodies = bodies
+        self._seals = Workers("credentials", threads=4, waiting=512)
+        self._paces = Paces(rate=RATE, burst=BURST)
+        self._asking: Counter[int] = Counter()
+
+    def close(self) -> None:
+        self._seals.close()
+
+    @asynccontextmanager
+    async def agent(
+        self, request: web.Request, purpose: str, *, most: int
+    ) -> AsyncIterator[Question]:
+        """An agent's request. Raises Unproved or NotAllowed before its body is read."""
+        signed = await self._signed(request, purpose, request.headers.get(NODE, ""))
+        if signed.uid not in self._agents:
+            raise NotAllowed(signed.uid, f"uid {signed.uid} is no ones-agent here")
+        if request.method == "GET":
+            _must_cover(signed, request.match_info["job"].encode())
+            yield Question(signed.uid, b"")
+            return
+        async with self._bodies.of(request, most) as body:
+            _must_cover(signed, body)
+            yield Question(signed.uid, body)
+
+    @asynccontextmanager
+    async def anybody(self, request: web.Request) -> AsyncIterator[Question]:
+        """A question of anybody, of whom few are under way. Raises Unproved or TooFast."""
+        signed, uid = None, uid_of(request.transport)
+        if uid is None:
+            signed = await self._signed(request, CTL_PURPOSE, f"{request.method} {request.path}")
+            uid = signed.uid
+        async with self.known(request, uid) as question:
+            if signed is not None:
+                _must_cover(signed, question.body)
+            yield question
+
+    @asynccontextmanager
+    async def known(self, request: web.Request, uid: int) -> AsyncIterator[Question]:
+        """A question of a user who is proved already. Raises TooFast."""
+        if not trusted(uid):
+            if self._asking[uid] >= MOST_OF_ONE_USER:
+                raise TooFast(f"{MOST_OF_ONE_USER} questions of yours are being answered already")
+            if not self._paces.take(uid, time.monotonic()):
+                raise TooFast(f"more than {RATE:g} questions a second; ask again in a while")
+        self._asking[uid] += 1
+        try:
+            async with self._bodies.of(request, MOST_QUESTION) as body:
+                yield Question(uid, body)
+        finally:
+            self._asking[uid] -= 1
+            if not self._asking[uid]:
+                del self._asking[uid]
+
+    def peer(self, uid: int) -> Peer:
+        """The user, and whether he may steer; may wait for a name service, and for Slurm."""
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = f"uid-{uid}"
+        return Peer(uid, name, trusted(uid) or self._operators.include(name))
+
+    async def seal(self, purpose: str, subject: str, body: bytes) -> str:
+        """Our own credential. Raises MungeError."""
+        return await self._seals.run(lambda: munge.sign(purpose, subject, body))
+
+    async def _signed(self, request: web.Request, purpose: str, subject: str) -> munge.Signed:
+        credential = credential_of(request)
+        if not credential:
+            raise Unproved("no munge credential in the request")
+        try:
+            return await self._seals.run(lambda: munge.signed(credential, purpose, subject))
+        except munge.MungeError as fault:
+            raise Unproved(str(fault).splitlines()[0]) from None
+
+
+def trusted(uid: int) -> bool:
+    """Whether it is root or our own user, who may everything at any time."""
+    return uid in (0, os.geteuid())
+
+
+def credential_of(request: web.Request) -> str:
+    """The munge credential of a request, or ''."""
+    scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
+    return credential if scheme == "Munge" else ""
+
+
+def _must_cover(signed: munge.Signed, body: bytes) -> None:
+    if not signed.covers(body):
+        raise Unproved("munge: the credential was signed for another request")

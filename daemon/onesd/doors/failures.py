@@ -1,0 +1,55 @@
+"""What is answered where a question can't be, and which refusals are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from ones.daemon.onesd.doors import views
+from ones.daemon.onesd.doors.askers import NotAllowed, TooFast, Unproved
+from ones.daemon.onesd.doors.audit import Audit
+from ones.daemon.onesd.doors.connections import address_of
+from ones.daemon.onesd.doors.workers import Busy
+from ones.slurm_ext.errors import OnesError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Failures:
+    """Turns what a handler raises into one line of JSON, with the status that it means."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    @web.middleware
+    async def as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as fault:
+            return error(fault.reason, fault.status)
+        except Unproved as fault:
+            self._refused(request, None, fault)
+            return error(str(fault), 401)
+        except NotAllowed as fault:
+            self._refused(request, fault.uid, fault)
+            return error(str(fault), 403)
+        except views.NotKnown as fault:
+            return error(str(fault), 404)
+        except TooFast as fault:
+            return error(str(fault), 429)
+        except Busy as fault:
+            return error(str(fault), 503)
+        except (msgspec.DecodeError, ValueError) as fault:
+            return error(str(fault).splitlines()[0], 400)
+
+    def _refused(self, request: web.Request, uid: int | None, fault: OnesError) -> None:
+        what, source = f"{request.method} {request.path[:100]}", address_of(request.transport)
+        self._audit.refused(uid=uid, source=source, what=what, why=str(fault))
+
+
+def error(reason: str, status: int) -> web.Response:
+    """One line that says what is wrong."""
+    body = msgspec.json.encode({"error": reason})
+    return web.Response(body=body, status=status, content_type="application/json")

@@ -1,0 +1,226 @@
+"""onesd: the controller daemon. This file only puts the parts together and keeps the time."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import click
+
+from ones.daemon.config import Config, ConfigError
+from ones.daemon.journal import setup_logging
+from ones.daemon.onesd import heartbeat
+from ones.daemon.onesd.assembly import assemble
+from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.doors.http import Api
+from ones.daemon.onesd.events import Events, unsettled
+from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.page.server import Page
+from ones.daemon.onesd.service import Service
+from ones.daemon.site import load_site
+from ones.daemon.systemd import notify
+from ones.slurm_ext.choose import choose_reader
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import OnesError, SlurmError
+from ones.slurm_ext.slurm import Slurm
+
+log = logging.getLogger(__name__)
+MOST_BACKOFF = 60.0
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--config", type=click.Path(path_type=Path), help="Instead of /etc/ones/ones.toml.")
+@click.option(
+    "--check-config", is_flag=True, help="Say whether the configuration is good, and end."
+)
+@click.option("--mode", type=click.Choice(["observe", "act"]), help="Instead of the file's mode.")
+@click.option("--policy", help="Instead of the file's policy.")
+@click.version_option(package_name="ones-slurm")
+def main(config: Path | None, check_config: bool, mode: str | None, policy: str | None) -> None:
+    """The controller daemon of ONES for Slurm."""
+    overrides = {key: value for key, value in (("mode", mode), ("policy", policy)) if value}
+    try:
+        loaded = load_site(config, overrides)
+        if check_config:
+            click.echo("the configuration is good")
+            return
+        setup_logging()
+        with _only_one(loaded):
+            asyncio.run(_run(loaded))
+    except ConfigError as fault:
+        click.echo(f"onesd: error: {fault}", err=True)
+        sys.exit(2)
+    except OnesError as fault:
+        click.echo(f"onesd: error: {fault}", err=True)
+        sys.exit(1)
+
+
+class _only_one:  # noqa: N801
+    """Two daemons on one database would fight over the same jobs: the second one ends at once."""
+
+    def __init__(self, config: Config) -> None:
+        self._path = Path(config.store).with_suffix(".lock")
+
+    def __enter__(self) -> None:
+        try:
+            self._file = self._path.open("w")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OnesError(f"another onesd holds {self._path}; stop it first") from None
+        except OSError as fault:
+            raise OnesError(
+                f"{self._path}: {fault.strerror}; the folder must exist and belong to this user"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+async def _run(config: Config) -> None:
+    commands = Commands(
+        timeout=config.slurm.timeout, writes_per_second=config.slurm.writes_per_second
+    )
+    cluster = Slurm(commands, choose_reader(config.slurm.reader, commands))
+    store, metrics = Store(config.store), Metrics()
+    loop, stop, step = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    events = Events(config.events, metrics, welcome=lambda: not onesd.service.policy.takes_turns)
+
+    def soon(happened: Callable[[], None]) -> Callable[[], None]:
+        """The same from any thread."""
+        return lambda: _ignore(loop.call_soon_threadsafe(happened))
+
+    onesd = assemble(
+        config,
+        cluster,
+        store,
+        clock=time.time,
+        metrics=metrics,
+        news=soon(step.set),
+        ended=soon(lambda: events.happened("agent")),
+    )
+    rounds, service = onesd.rounds, onesd.service
+
+    def one_round() -> None:
+        try:
+            rounds.round()
+        finally:
+            page.changed()
+        if unsettled(rounds.published.snapshot):
+            loop.call_soon_threadsafe(events.happened, "completing")
+
+    api = Api(service)
+    page = Page(api, service)
+    runner = await api.serve()
+    await page.open()
+    await events.open()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    log.info(
+        "onesd is up: mode %s, policy %s, Slurm read by %s",
+        config.mode,
+        service.config.policy,
+        cluster.name,
+    )
+    loops = [
+        asyncio.create_task(
+            _forever(
+                "round", one_round, lambda: config.round, stop, events.wake, settle=events.pause
+            )
+        ),
+        asyncio.create_task(_forever("moves", rounds.tick, rounds.tick_interval, stop, step)),
+        asyncio.create_task(_beat(service, stop)),
+    ]
+    notify("READY=1")
+    await stop.wait()
+    notify("STOPPING=1")
+    # A step of a move that is under way is finished: both threads end with their present call.
+    await asyncio.gather(*loops)
+    events.close()
+    await page.close()
+    await runner.cleanup()
+    store.close()
+    log.info("onesd is down; what it held is released by ones-release unless it comes back")
+
+
+def _ignore(_: object) -> None:
+    """For a callback that is to return nothing."""
+
+
+async def _forever(
+    name: str,
+    work: Callable[[], None],
+    interval: Callable[[], float],
+    stop: asyncio.Event,
+    wake: asyncio.Event | None = None,
+    *,
+    settle: Callable[[float], float] = lambda _took: 0.0,
+) -> None:
+    """Do the work again and again; a failure is told, and backed off from, but ends nothing.
+
+    `wake` ends a pause early, though not after a failure; the work then comes `settle` seconds
+    later, given how long it last took.
+    """
+    failures = 0
+    while not stop.is_set():
+        if wake is not None:
+            wake.clear()  # the work now sees what it was set for; later events wake again
+        begun = time.monotonic()
+        try:
+            await asyncio.to_thread(work)
+            failures = 0
+        except SlurmError as fault:
+            failures += 1
+            log.warning("%s: %s; nothing more is changed until Slurm answers", name, fault)
+        except Exception:  # the outermost loop: a bug must not end the daemon
+            failures += 1
+            log.exception("%s failed", name)
+        took = time.monotonic() - begun
+        pause = max(0.0, interval() - took)
+        if failures:
+            pause = min(MOST_BACKOFF, max(pause, 2.0**failures))
+        until = time.monotonic() + pause
+        await _sleep(pause, stop, None if failures else wake)
+        await _sleep(max(0.0, min(settle(took), until - time.monotonic())), stop, None)
+
+
+async def _sleep(seconds: float, stop: asyncio.Event, wake: asyncio.Event | None) -> None:
+    waits: list[Awaitable[bool]] = [asyncio.ensure_future(stop.wait())]
+    if wake is not None:
+        waits.append(asyncio.ensure_future(wake.wait()))
+    _, pending = await asyncio.wait(
+        [asyncio.ensure_future(each) for each in waits],
+        timeout=seconds,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    for task in pending:
+        task.cancel()
+
+
+async def _beat(service: Service, stop: asyncio.Event) -> None:
+    """Beat while rounds succeed: when they stop succeeding, Slurm must not hold jobs for us."""
+    path = Path(service.config.heartbeat)
+    while not stop.is_set():
+        try:
+            # In a thread: the database may be busy, and the doors wait for nobody.
+            await asyncio.to_thread(_beat_once, service, path)
+        except OSError as fault:
+            log.error("heartbeat %s: %s; new jobs pass as plain jobs", path, fault.strerror)
+        await _sleep(heartbeat.BEAT, stop, None)
+
+
+def _beat_once(service: Service, path: Path) -> None:
+    if service.healthy():
+        heartbeat.write(
+            path,
+            now=service.clock(),
+            hold=service.steering.holds(),
+            acts=service.steering.acts(),
+            snapshot=service.published.snapshot,
+        )
+        notify("WATCHDOG=1")

@@ -1,0 +1,1 @@
+"""Moves under way: journalled, carried out step by step."""

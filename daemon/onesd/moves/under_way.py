@@ -1,0 +1,166 @@
+"""All moves under way, of either kind: begun, advanced, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
+
+from ones.daemon.config import Config
+from ones.daemon.onesd.books.books import Books
+from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.moves.comments import Comments
+from ones.daemon.onesd.moves.live import LiveMover
+from ones.daemon.onesd.moves.pairs import waits_for
+from ones.daemon.onesd.moves.requests import Filling
+from ones.daemon.onesd.moves.restart import Mover
+from ones.daemon.site import live_limits, move_limits
+from ones.daemon.wire import Report
+from ones.policies.model import Job, JobId
+from ones.policies.moves import Move
+from ones.slurm_ext.actuator import Actuator
+from ones.slurm_ext.cluster import Cluster
+from ones.slurm_ext.elastic import about_nodes, stranded, to_release
+from ones.slurm_ext.holding import Holds
+from ones.slurm_ext.layout import gpus_wanted
+from ones.slurm_ext.live_moves import LiveMove
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.moves import BY_OWNER, MoveRecord
+from ones.slurm_ext.shards import alone, half
+from ones.slurm_ext.snapshot import Snapshot
+
+NODELESS = 120.0  # seconds for which a job must fit no node before it is let go for that
+
+
+class MovesUnderWay:
+    """What is being done to jobs, and the only hands on them."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        books: Books,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self._nodeless: dict[int, float] = {}  # since when these jobs fit no node
+        actuator = Actuator(cluster)
+        self._comments = Comments(actuator, every=config.slurm.comment_every, clock=clock)
+        self.live = LiveMover(books, actuator, metrics, limits=live_limits(config), clock=clock)
+        self.restarts = Mover(
+            books,
+            actuator,
+            metrics,
+            limits=move_limits(config),
+            clock=clock,
+            filling=Filling(config.needs, books.needs, books.fills, books.journal, cluster),
+        )
+
+    def open(self) -> list[MoveRecord | LiveMove]:
+        """The moves that have not ended."""
+        return [*self.restarts.open(), *self.live.open()]
+
+    def jobs(self) -> frozenset[JobId]:
+        """The jobs that they are of."""
+        return frozenset(JobId(move.job) for move in self.open())
+
+    def obstacle(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> str:
+        """Why a move can't be begun yet, or ''."""
+        if is_live(move, jobs[move.job]):
+            return ""
+        return waits_for(move, snapshot, jobs, self.restarts.open())
+
+    def begin(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> None:
+        """Write a move into the journal; a tick takes its first step. Raises ValueError."""
+        record = snapshot.jobs[int(move.job)]
+        if is_live(move, jobs[move.job]):
+            self.live.begin(move, record)
+            return
+        shards, beside = 0, None
+        if move.beside is not None and move.target is not None and move.kind != "tune":
+            node = move.target.nodes[0]
+            shards = half(snapshot.nodes[node])
+            beside = move.beside if move.beside in alone(snapshot.jobs).get(node, ()) else None
+        self.restarts.begin(move, jobs[move.job], record, shards=shards, beside=beside)
+
+    def leave_to_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
+        """Give waiting jobs their place in Slurm's queue, at no more than they ask for."""
+        moving = self.jobs()
+        for job in sorted(jobs):
+            record = snapshot.jobs.get(int(job))
+            mark = None if record is None else Mark.parse(record.admin_comment)
+            if record is None or mark is None or job in moving or record.state != "PENDING":
+                continue
+            if gpus_wanted(record) <= mark.request:
+                why = "plain jobs behind it wait, and would go first"
+                self.restarts.let_go(record, why, queued=True)
+
+    def take_from_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
+        """Hold jobs again that wait in Slurm's queue before plain ones whose turn it is."""
+        moving = self.jobs()
+        for job in sorted(jobs):
+            record = snapshot.jobs.get(int(job))
+            if record is not None and job not in moving and record.state == "PENDING":
+                self.restarts.take_back(record, "it kept a plain job waiting whose turn it is")
+
+    def tidy(self, snapshot: Snapshot, ignored: Mapping[int, str], holds: Holds) -> None:
+        """Let go of jobs that can't be handled, take back those that nobody sees to."""
+        moving = self.jobs()
+        for job in self._lasting(to_release(snapshot, ignored, holds), ignored, snapshot):
+            self.restarts.let_go(snapshot.jobs[job], f"as a plain job: {ignored[job]}")
+        for record in snapshot.jobs.values():
+            # Left so, the next requeue would hold it for ever.
+            late = record.held and holds.unanswered.get(record.id, inf) <= record.restarts
+            late &= record.reason != BY_OWNER
+            if late and record.marked and record.state == "RUNNING" and record.id not in moving:
+                self.restarts.let_go(record, "a hold of ours that came late struck as it ran")
+        for job in stranded(snapshot, ignored, holds):
+            if job not in moving:  # one of `ignored` is let go as a plain job in the next round
+                record = snapshot.jobs[job]
+                why = f"Slurm can't start it on {record.required_nodes} ({record.reason})"
+                self.restarts.take_back(record, why)
+        self.live.give_up_nodes(snapshot, moving)
+
+    def _lasting(
+        self, jobs: Sequence[int], ignored: Mapping[int, str], snapshot: Snapshot
+    ) -> list[int]:
+        """Those of the jobs that are to be let go whatever Slurm says of its nodes next.
+
+        What is missing of nodes may be missing from one answer of Slurm's alone.
+        """
+        now = self._clock()
+        nodes = any(node.gpus for node in snapshot.nodes.values())
+        doubtful = {job for job in jobs if about_nodes(ignored[job])}
+        self._nodeless = {job: min(self._nodeless.get(job, now), now) for job in doubtful if nodes}
+        return [
+            job
+            for job in jobs
+            if job not in doubtful or (nodes and now - self._nodeless[job] >= NODELESS)
+        ]
+
+    def comment(
+        self,
+        jobs: Sequence[Job],
+        decided: Mapping[int, int],
+        reports: Mapping[int, Report],
+        snapshot: Snapshot,
+    ) -> None:
+        """Tell in jobs' comments how they go; `decided`: job -> the GPUs it is to have next."""
+        under_way = {
+            move.job: move.target.gpus if move.target is not None else 0 for move in self.open()
+        }
+        self._comments.write(jobs, {**decided, **under_way}, reports, snapshot)
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Take every step that is due."""
+        self.live.tick(snapshot, self.restarts.claimed(snapshot))
+        self.restarts.tick(snapshot, self.live.promised(snapshot))
+        self.live.clean(snapshot)
+
+
+def is_live(move: Move, job: Job) -> bool:
+    """Whether a move needs no restart: what the job keeps is part of where it goes."""
+    # With a new batch alone there is nobody to come or go.
+    elsewhere = move.kind == "resize" and move.target != job.placement
+    return elsewhere and job.goes_live(move.target)

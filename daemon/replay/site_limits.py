@@ -1,0 +1,131 @@
+"""What a site's rules leave to elastic jobs in a replay: caps on several of them, and nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Literal
+
+from ones.policies.model import Cap, Job, JobId, Seconds, Take
+from ones.policies.slurm.limits import Holder, Rules, Source
+from ones.policies.slurm.settings import SlurmSettings
+
+Counts = Literal["gpus", "nodes", "jobs"]
+TAKES: dict[Counts, Take] = {"gpus": Take(gpu=1.0), "nodes": Take(node=1.0), "jobs": Take(each=1.0)}
+UNITS = {"gpus": "GPUs", "nodes": "nodes", "jobs": "running jobs"}
+# Bounds on what several jobs have together: what they count, and over whose jobs.
+TOGETHER: tuple[tuple[str, Counts, Literal["group", "user", "account"]], ...] = (
+    ("grp_gpus", "gpus", "group"),
+    ("grp_nodes", "nodes", "group"),
+    ("grp_jobs", "jobs", "group"),
+    ("gpus_per_user", "gpus", "user"),
+    ("nodes_per_user", "nodes", "user"),
+    ("jobs_per_user", "jobs", "user"),
+    ("gpus_per_account", "gpus", "account"),
+    ("jobs_per_account", "jobs", "account"),
+)
+
+
+@dataclass(slots=True)
+class SiteLimits:
+    """A site's rules, looked up once for each kind of job."""
+
+    settings: SlurmSettings
+    _rules: Rules = field(init=False)
+    _bounds: dict[tuple[str, ...], tuple[tuple[Holder, Counts, float], ...]] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        self._rules = Rules.of(self.settings)
+
+    def caps(self, jobs: Sequence[Job], plain: Iterable[Job]) -> tuple[Cap, ...]:
+        """The limits that could keep these jobs from a size, beside what plain ones hold."""
+        takers: dict[tuple[Holder, Counts], tuple[float, list[Job]]] = {}
+        for job in jobs:
+            for holder, counts, most in self._of(job):
+                takers.setdefault((holder, counts), (most, []))[1].append(job)
+        if not takers:
+            return ()
+        used = Counter[tuple[Holder, Counts]]()
+        for job in plain:
+            for holder, counts, _ in self._of(job):
+                used[holder, counts] += _amount(job, counts)
+        found = []
+        for (holder, counts), (most, those) in takers.items():
+            left = most - used[holder, counts]
+            if sum(_widest(job, counts) for job in those) > left:
+                whose = " ".join(part for part in holder[1:] if part)
+                found.append(
+                    Cap(
+                        words=f"{holder[0]} {whose} allows {most:g} {UNITS[counts]} together",
+                        left=left,
+                        takes={job.id: TAKES[counts] for job in those},
+                        held=_held(those, counts),
+                    )
+                )
+        return tuple(found)
+
+    def _of(self, job: Job) -> tuple[tuple[Holder, Counts, float], ...]:
+        key = (job.account, job.user, job.qos, job.partition)
+        if key not in self._bounds:
+            self._bounds[key] = tuple(self._found(job))
+        return self._bounds[key]
+
+    def _found(self, job: Job) -> Iterator[tuple[Holder, Counts, float]]:
+        """As Slurm has it: of the QOS the first with the limit, of accounts all up to the root."""
+        partitions = self.settings.partitions
+        named = [one.qos for one in partitions if one.name == job.partition] or [""]
+        sources: tuple[Source, ...] = self._rules.sources(job, named[0])
+        for name, counts, scope in TOGETHER:
+            for source in sources:
+                most = getattr(source.bounds, name)
+                if most is None:
+                    continue
+                holder = getattr(source, scope)
+                if holder:
+                    yield holder, counts, float(most)
+                if source.name == "QOS" or not name.startswith("grp_"):
+                    break
+
+    def left_to(self, job: Job, now: Seconds) -> Job:
+        """The job with the nodes that reservations leave to it if it were started now."""
+        nodes, open_now = job.nodes, True
+        ends = now + (inf if job.time_limit is None else job.time_limit)
+        for one in self.settings.reservations:
+            if one.end <= now:
+                continue
+            if one.name == job.reservation:
+                nodes, open_now = nodes & one.nodes, one.start <= now
+            elif one.start < ends:
+                nodes -= one.nodes
+        if nodes == job.nodes and open_now:
+            return job
+        why = f"reservation {job.reservation} has not begun" if not open_now else ""
+        closed = why or ("" if nodes else "reservations leave it no node")
+        return replace(
+            job,
+            nodes=nodes,
+            startable=job.startable and not closed,
+            stays=job.stays or (closed if job.placement is not None else ""),
+        )
+
+
+def _amount(job: Job, counts: Counts) -> int:
+    if job.placement is None:
+        return 0
+    if counts == "jobs":
+        return 1
+    return job.placement.gpus if counts == "gpus" else len(job.placement.gpus_on)
+
+
+def _held(jobs: Iterable[Job], counts: Counts) -> dict[JobId, float]:
+    return {job.id: float(_amount(job, counts)) for job in jobs if job.placement is not None}
+
+
+def _widest(job: Job, counts: Counts) -> int:
+    if counts == "jobs":
+        return 1
+    return job.sizes.most if counts == "gpus" else len(job.nodes)

@@ -1,0 +1,118 @@
+"""What a site has set of Slurm's scheduling, as tables of the description of its cluster.
+
+    [slurm]             weight_age, half_life, bf_interval, ...: policies/slurm/settings.py
+    [[partitions]]      name, nodes (a hostlist), tier, job_factor, max_time, default_time, qos
+    [[qos]]             name, priority, usage_factor, and limits
+    [[associations]]    account, user, parent, shares, and limits
+    [[reservations]]    name, nodes, start, end
+
+Limits are grp_gpus, gpus_per_user and the other fields of `Bounds`. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from ones.daemon.replay.faults import TraceError, quoted
+from ones.daemon.replay.tables import text_of
+from ones.policies.slurm.settings import (
+    Association,
+    Bounds,
+    Partition,
+    Qos,
+    Reservation,
+    SlurmSettings,
+)
+from ones.slurm_ext.hostlists import expand
+
+_LIMITS = {each.name for each in fields(Bounds)}
+_TABLES: Mapping[str, Callable[..., Any]] = {
+    "partitions": Partition,
+    "qos": Qos,
+    "associations": Association,
+    "reservations": Reservation,
+}
+
+
+def read(path: Path) -> SlurmSettings:
+    """Slurm's defaults where the description says nothing. Raises TraceError."""
+    text = text_of(path)
+    if path.suffix != ".toml" and not text.lstrip().startswith("["):
+        return SlurmSettings()
+    try:
+        loaded = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise TraceError(path, f"is not TOML: {fault}") from None
+    own = loaded.get("slurm", {})
+    if not isinstance(own, dict):
+        raise TraceError(path, "is no table", column="slurm")
+    known = {field.name for field in fields(SlurmSettings)} - {*_TABLES}
+    given: dict[str, Any] = {
+        key: _value(path, "slurm", key, value, known) for key, value in own.items()
+    }
+    for name, kind in _TABLES.items():
+        given[name] = tuple(_each(path, name, kind, loaded.get(name, [])))
+    try:
+        return SlurmSettings(**given)
+    except ValueError as fault:
+        raise TraceError(path, str(fault), column="slurm") from None
+
+
+def nodes_of(settings: SlurmSettings) -> dict[str, frozenset[str]]:
+    """The nodes of each partition that has not all of them; '' is the default one."""
+    found = {one.name: one.nodes for one in settings.partitions if one.nodes}
+    if settings.partitions and settings.partitions[0].nodes:
+        found[""] = settings.partitions[0].nodes
+    return found
+
+
+def _each(path: Path, table: str, kind: Callable[..., Any], listed: object) -> list[Any]:
+    if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
+        raise TraceError(path, f"is no list of tables; write [[{table}]]", column=table)
+    return [
+        _one(path, f"{table} {number}", kind, row) for number, row in enumerate(listed, start=1)
+    ]
+
+
+def _one(path: Path, where: str, kind: Callable[..., Any], row: Mapping[str, Any]) -> Any:
+    known = {field.name for field in fields(kind)} - {"bounds"}  # type: ignore[arg-type]
+    limited = kind in (Qos, Association)
+    given: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for key, value in row.items():
+        into = limits if limited and key in _LIMITS else given
+        into[key] = _value(path, where, key, value, known | _LIMITS if limited else known)
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.default is MISSING and field.name not in given:
+            raise TraceError(path, f"says no {field.name}", column=where)
+    try:
+        if limits:
+            given["bounds"] = Bounds(**limits)
+        return kind(**given)
+    except ValueError as fault:
+        raise TraceError(path, str(fault), column=where) from None
+
+
+def _value(path: Path, where: str, key: str, value: object, known: set[str]) -> object:
+    """A value fit for the field of that name: a number, a word, yes or no, or a set of nodes."""
+    if key not in known:
+        allowed = ", ".join(sorted(known))
+        raise TraceError(path, f"has no setting {quoted(key)}; known: {allowed}", column=where)
+    if key == "nodes":
+        if not isinstance(value, str):
+            raise TraceError(path, "is no hostlist such as 'gpu[01-16]'", column=f"{where}.nodes")
+        try:
+            return frozenset(expand(value))
+        except ValueError as fault:
+            raise TraceError(path, str(fault), column=f"{where}.nodes") from None
+    words = key in ("name", "qos", "account", "user", "parent", "default_qos")
+    flag = key == "favor_small"
+    fits = isinstance(value, str if words else bool if flag else int | float)
+    if not fits or (not flag and isinstance(value, bool)):
+        wanted = "a word" if words else "true or false" if flag else "a number"
+        raise TraceError(path, f"{quoted(str(value))} is not {wanted}", column=f"{where}.{key}")
+    return value

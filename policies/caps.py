@@ -1,0 +1,209 @@
+"""The site's limits on several jobs together: what a placement takes of them, and what is left.
+
+A limit on one job alone is no cap: such sizes are not among the job's shapes to begin with. A cap
+never tells a job to give back what it holds. A job that stays where it is keeps to every cap,
+whatever the sum; only what is added, or would have to be asked of Slurm anew, is held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ones.policies.forecast import by_id
+from ones.policies.model import Cap, Job, JobId, Node, Placement, Plan, Problem, Shape, Take
+from ones.policies.sizes import Sizes
+
+SLACK = 1e-6  # of a unit: sums of fractions are not exact
+
+
+def taken(cap: Cap, job: Job, placement: Placement | None, nodes: Mapping[str, Node]) -> float:
+    """What the job takes of the cap on this placement; 0 where it does not count."""
+    take = cap.takes.get(job.id)
+    if take is None or placement is None:
+        return 0.0
+    on = dict(placement.gpus_on)
+    if cap.gpu_type:
+        on = {n: g for n, g in on.items() if n in nodes and nodes[n].gpu_type == cap.gpu_type}
+        if not on:
+            return 0.0
+    jobs = 1
+    if take.each and job.keeps is not None and job.goes_live(placement):
+        # Slurm counts the jobs that hold GPUs for it as well, one a node.
+        kept = dict(job.keeps.gpus_on)
+        jobs += sum(1 for name, gpus in on.items() if gpus > kept.get(name, 0))
+    return take.each * jobs + take.node * len(on) + take.gpu * sum(on.values())
+
+
+def of_shape(take: Take, shape: Shape) -> float:
+    """What a job takes on this shape."""
+    return take.each + take.node * shape.nodes + take.gpu * shape.gpus
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is left of every cap while a plan is drawn up."""
+
+    problem: Problem
+    left: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Ledger:
+        return cls(problem, [cap.left for cap in problem.caps])
+
+    def copy(self) -> Ledger:
+        return Ledger(self.problem, [*self.left])
+
+    def add(self, job: Job, placement: Placement | None) -> None:
+        """The job is to have this placement."""
+        for at, cap in enumerate(self.problem.caps):
+            self.left[at] -= taken(cap, job, placement, self.problem.by_name)
+
+    def against(self, job: Job, placement: Placement) -> str:
+        """The cap that has not enough left for it, in words; empty: none."""
+        for left, cap in zip(self.left, self.problem.caps, strict=True):
+            wants = taken(cap, job, placement, self.problem.by_name)
+            if wants > max(left, 0.0) + SLACK:
+                return cap.words
+        return ""
+
+
+def gives_back(job: Job, placement: Placement) -> bool:
+    """Whether Slurm has nothing to agree to: the job only leaves some of what it holds, live."""
+    held = job.placement
+    return held is not None and held.covers(placement) and job.goes_live(placement)
+
+
+def final(problem: Problem, plan: Plan) -> dict[JobId, Placement]:
+    """Who holds what once the plan is carried out."""
+    held = {job.id: job.placement for job in problem.jobs if job.placement is not None}
+    held = {id_: placement for id_, placement in held.items() if id_ not in plan.idle}
+    return held | {id_: given.placement for id_, given in plan.assignments.items()}
+
+
+def exceeded(problem: Problem, held: Mapping[JobId, Placement]) -> list[Cap]:
+    """The caps of which these placements take more than is left."""
+    jobs, found = by_id(problem.jobs), []
+    for cap in problem.caps:
+        counted = ((jobs[id_], held.get(id_)) for id_ in cap.takes if id_ in jobs)
+        total = sum(taken(cap, job, where, problem.by_name) for job, where in counted)
+        if total > cap.left + SLACK:
+            found.append(cap)
+    return found
+
+
+def breakers(problem: Problem, plan: Plan) -> dict[JobId, str]:
+    """The jobs to which a plan gives what a cap does not allow, with its words."""
+    held = final(problem, plan)
+    found: dict[JobId, str] = {}
+    for cap in exceeded(problem, held) if problem.caps else ():
+        for job in problem.jobs:
+            to = held.get(job.id)
+            if to is None or to == job.placement or gives_back(job, to):
+                continue
+            if taken(cap, job, to, problem.by_name) > 0:
+                found.setdefault(job.id, cap.words)
+    return found
+
+
+def left_by(problem: Problem, plan: Plan) -> list[tuple[Cap, float]]:
+    """Every cap, with what is left of it once the plan is carried out."""
+    ledger, held = Ledger.of(problem), final(problem, plan)
+    for job in problem.jobs:
+        ledger.add(job, held.get(job.id))
+    return list(zip(problem.caps, ledger.left, strict=True))
+
+
+def kept_off(problem: Problem, plan: Plan) -> dict[JobId, str]:
+    """Who waits and gets nothing, and would not with all GPUs free: what is left of a cap is less
+    than its least."""
+    if not problem.caps:
+        return {}
+    rest, held = left_by(problem, plan), final(problem, plan)
+    waiting = (
+        within_room(problem, job, rest)
+        for job in problem.jobs
+        if job.placement is None and job.startable and job.id not in held
+    )
+    return {job.id: job.limited for job in waiting if not job.startable}
+
+
+def narrow(problem: Problem) -> Problem:
+    """The problem without the sizes that no plan can give a job, whatever the others get."""
+    if not problem.caps:
+        return problem
+    jobs = by_id(problem.jobs)
+    room: list[tuple[Cap, float]] = []
+    for cap in problem.caps:
+        firm = [jobs[id_] for id_ in cap.takes if id_ in jobs and jobs[id_].fixed]
+        used = sum(taken(cap, job, job.placement, problem.by_name) for job in firm)
+        room.append((cap, cap.left - used))
+    return replace(
+        problem,
+        jobs=tuple(job if job.fixed else within_room(problem, job, room) for job in problem.jobs),
+    )
+
+
+def within_room(problem: Problem, job: Job, room: Iterable[tuple[Cap, float]]) -> Job:
+    """The job without the shapes that take more of a cap than there is room.
+
+    A job that runs keeps the one it has. One that waits, and has none left, can't be started.
+    """
+    for cap, left in room:
+        take = cap.takes.get(job.id)
+        if take is not None:
+            job = _without(problem, job, cap, take, max(0.0, left))
+    return job
+
+
+def _without(problem: Problem, job: Job, cap: Cap, take: Take, left: float) -> Job:
+    def fits(shape: Shape) -> bool:
+        return of_shape(take, shape) <= left + SLACK or shape == now
+
+    now = job.placement.shape if job.placement else None
+    if cap.gpu_type:
+        # On nodes of other types it may have what it likes.
+        others = frozenset(
+            name for name in job.nodes if problem.by_name[name].gpu_type != cap.gpu_type
+        ) | frozenset(job.placement.nodes if job.placement else ())
+        if not others.issuperset(job.nodes) and not any(fits(shape) for shape in job.shapes):
+            job = replace(job, nodes=others, limited=cap.words)
+        if others.intersection(job.nodes):
+            return job
+    sizes = job.sizes
+    if job.uneven:
+        counts = tuple(n for n in sizes if take.each + take.node + take.gpu * n <= left + SLACK)
+        sizes = Sizes(counts) if counts else sizes
+        if not counts and job.placement is None:
+            return barred(job, cap.words)
+    shapes = tuple(shape for shape in job.shapes if fits(shape))
+    if len(shapes) == len(job.shapes) and sizes == job.sizes:
+        return job
+    if not shapes and job.placement is None:
+        return barred(job, cap.words)
+    return replace(job, shapes=shapes or job.shapes, sizes=sizes, limited=cap.words)
+
+
+def barred(job: Job, words: str) -> Job:
+    """A waiting job that isn't to be started, because of a limit."""
+    return replace(job, startable=False, fixed=words, limited=words)
+
+
+def without(problem: Problem, away: Iterable[Job]) -> tuple[Cap, ...]:
+    """The caps once these jobs are nobody's to decide on, and hold what they hold."""
+    gone = {job.id: job for job in away}
+    return tuple(
+        replace(
+            cap,
+            left=cap.left
+            - sum(
+                max(taken(cap, gone[id_], gone[id_].placement, problem.by_name), held)
+                for id_, held in ((id_, cap.held.get(id_, 0.0)) for id_ in cap.takes)
+                if id_ in gone
+            ),
+            takes={id_: take for id_, take in cap.takes.items() if id_ not in gone},
+        )
+        if not gone.keys().isdisjoint(cap.takes)
+        else cap
+        for cap in problem.caps
+    )

@@ -1,0 +1,1 @@
+"""Slurm's own scheduling of rigid jobs, as far as GPUs go: what every operator compares with."""

@@ -1,0 +1,96 @@
+"""Signing in at the page, and what becomes of it: in a real browser, by `onesctl web`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from served_page import USER, ServedPage
+from surfer import Surfer
+
+RUN = "from ones.daemon.ctl.main import main; main(prog_name='onesctl')"
+
+
+def onesctl_web(page: ServedPage) -> str:
+    """The link that it prints."""
+    command = [sys.executable, "-c", RUN, "--socket", str(page.socket), "web"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "within 00:02:00, and once" in done.stderr
+    return done.stdout.strip()
+
+
+def test_onesctl_web_prints_a_link_that_signs_in_once(page: ServedPage, browser: Surfer) -> None:
+    page.live(15)
+    link = onesctl_web(page)
+    browser.open(link)
+    browser.reads("Overview", "(operator)")
+    assert browser.driver.current_url == f"{page.url}/#/overview"
+    browser.one("header button").click()
+    browser.reads("Sign in", "onesctl web")
+    browser.open(link)
+    browser.reads("this link can't be used (any more)", "onesctl web")
+
+
+def test_whoever_is_signed_in_stays_so_on_other_tabs_and_later(
+    page: ServedPage, browser: Surfer
+) -> None:
+    page.live(15)
+    browser.open(page.link())
+    browser.reads("in all")
+    browser.open(f"{page.url}/#/queue")
+    browser.reads("No such job")
+
+
+@pytest.mark.parametrize("what", ["expired", "forged", "cut"])
+def test_a_link_that_is_no_good_says_what_to_do(
+    page: ServedPage, browser: Surfer, what: str, audited: pytest.LogCaptureFixture
+) -> None:
+    page.live(15)
+    links = {
+        "expired": page.link(lasts=0.0),
+        "forged": f"{page.url}/#sign-in={'A' * 43}",
+        "cut": page.link()[:-5],
+    }
+    browser.open(links[what])
+    browser.reads("Sign in", "this link can't be used (any more)", "onesctl web")
+    assert 'event=refused uid=- from=127.0.0.1 what="POST /sign-in"' in audited.text
+
+
+def test_without_a_session_nothing_is_told(page: ServedPage, browser: Surfer) -> None:
+    page.work.submit(4, "alice", name="a-secret-name")
+    page.live(15)
+    browser.open(page.url)
+    browser.reads("Sign in", "onesctl web")
+    seen = browser.run(
+        "return fetch('/data/state', {headers: {'Ones-Proof': 'x'}}).then((a) => a.text())"
+    )
+    assert "not signed in" in seen
+    assert "a-secret-name" not in seen
+
+
+def test_a_page_left_open_over_a_restart_says_so_and_goes_on_after_a_new_link(
+    page: ServedPage, browser: Surfer
+) -> None:
+    page.live(15)
+    browser.open(page.link())
+    browser.reads("in all")
+    page.stop()
+    browser.reads("onesd does not answer", "it is tried again", "in all")
+    page.start()
+    browser.reads("Signed out", "onesd was restarted", "onesctl web")
+    browser.open(page.link(USER))
+    browser.reads("nobody", "in all")
+
+
+def test_signing_out_ends_the_session_of_all_tabs(page: ServedPage, browser: Surfer) -> None:
+    page.live(15)
+    browser.open(page.link())
+    browser.reads("in all")
+    proof = browser.run("return localStorage.getItem('ones-proof')")
+    cookie = browser.driver.get_cookies()[0]
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    browser.one("header button").click()
+    browser.reads("Sign in")
+    assert page.api.sessions.whose(cookie["value"], proof) is None

@@ -1,0 +1,133 @@
+"""Elastic jobs in several partitions, in one that is down, and preempted, on a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from steering import Steering
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+CONF = "/etc/slurm/slurm.conf"
+PARTITIONS = """
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=left Nodes=n[1-2] DefMemPerCPU=500
+PartitionName=right Nodes=n[2-4] DefMemPerCPU=500
+PartitionName=low Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=1
+PartitionName=high Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=10 PreemptMode=OFF
+"""
+IMPATIENT = """
+round = 2.0
+[guard]
+grace_time = 3.0
+[slurm]
+limits_every = 2.0
+"""
+COUNTING = "/home/jobs/counting.sbatch"
+
+
+@pytest.fixture(scope="module")
+def onesd(cluster: Cluster) -> Iterator[Steering]:
+    """A cluster with partitions of its own, for as long as these tests take."""
+    steering = Steering(cluster)
+    steering.prepare()
+    cluster.run("ctl", f"cp {CONF} {CONF}.before && cat >> {CONF}", stdin=PARTITIONS)
+    cluster.run("ctl", "scontrol reconfigure")
+    yield steering
+    steering.prepare()
+    cluster.run("ctl", f"mv {CONF}.before {CONF} && scontrol reconfigure")
+
+
+def fresh(onesd: Steering) -> None:
+    onesd.prepare()
+    onesd.configure(IMPATIENT)
+
+
+def test_a_job_of_two_partitions_runs_on_nodes_of_one(onesd: Steering, cluster: Cluster) -> None:
+    """n1 is of the one, n3 and n4 of the other: together no allocation can have them."""
+    fresh(onesd)
+    onesd.start("--policy", "ones")
+    jobs = [
+        onesd.submit(
+            "alice", "-p", "left,right", "--elastic=1-12", "--gpus=2", "--ntasks=2",
+            COUNTING, "3000", "40",
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    seen: set[frozenset[str]] = set()
+
+    def over() -> bool:
+        for job in jobs:
+            nodes = onesd.slurm(job, "NodeList")
+            if nodes and onesd.state(job) == "RUNNING":
+                names = cluster.run("ctl", f"scontrol show hostnames {nodes}").stdout.split()
+                seen.add(frozenset(names))
+        return all(onesd.state(job) == "COMPLETED" for job in jobs)
+
+    cluster.eventually(over, within=300, what="both completed")
+    assert all(nodes <= {"n1", "n2"} or nodes <= {"n2", "n3", "n4"} for nodes in seen)
+    assert [onesd.ask("job", str(job))["refused"] for job in jobs] == [[], []]
+
+
+def test_a_partition_that_is_down_starts_nothing_and_stops_nobody(
+    onesd: Steering, cluster: Cluster
+) -> None:
+    fresh(onesd)
+    onesd.start("--policy", "ones")
+    runs = onesd.submit(
+        "alice", "-p", "left", "--elastic=1-8", "--gpus=2", "--ntasks=2", COUNTING, "100000", "40"
+    )
+    onesd.wait(runs, ["RUNNING"], within=60)
+    cluster.run("ctl", "scontrol update PartitionName=left State=DOWN")
+    try:
+        cluster.eventually(
+            lambda: not onesd.ask("plan")["decisions"], within=90, what="a quiet plan"
+        )
+        restarts = onesd.slurm(runs, "RestartCnt")
+        waits = onesd.submit(
+            "bob", "-p", "left", "--elastic=1-8", "--gpus=2", "--ntasks=2", COUNTING, "400", "40"
+        )
+
+        def told() -> bool:
+            said = cluster.run("ctl", f"onesctl explain {waits}", "bob", check=False).stdout
+            return "partition left is DOWN" in said
+
+        cluster.eventually(told, within=60, what="the reason told")
+        assert (onesd.state(runs), onesd.slurm(runs, "RestartCnt")) == ("RUNNING", restarts)
+        # Partitions are read every two seconds; in between one start may have been in vain.
+        moves = onesd.ask("job", str(waits))["moves"]
+        assert len(moves) <= 1
+        assert all(move["outcome"] != "done" for move in moves)
+        assert onesd.state(waits) == "PENDING"
+    finally:
+        cluster.run("ctl", "scontrol update PartitionName=left State=UP")
+    onesd.wait(waits, ["COMPLETED"], within=120)
+
+
+def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(
+    onesd: Steering, cluster: Cluster
+) -> None:
+    """Slurm puts it back for a job of a higher tier; its runs are told as Slurm counts them."""
+    fresh(onesd)
+    onesd.start("--policy", "fifo")
+    job = onesd.submit(
+        "alice", "-p", "low", "--elastic=4", "--gpus=4", "--ntasks=4", COUNTING, "4000", "40"
+    )
+    onesd.wait(job, ["RUNNING"], within=60)
+    node = onesd.slurm(job, "NodeList")
+    urgent = onesd.submit("bob", "-p", "high", "--gpus=4", "-w", node, "--wrap=sleep 600")
+    onesd.wait(urgent, ["RUNNING"], within=60)
+    onesd.wait(job, ["PENDING"], within=30)
+    cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")  # Slurm waits for two minutes
+    onesd.wait(job, ["RUNNING"], within=60)
+    assert {onesd.slurm(job, "NodeList"), node} == {"n1", "n2"}
+    assert onesd.slurm(job, "RestartCnt") == "1"
+    onesd.wait(job, ["COMPLETED"], within=120)
+    runs = onesd.ask("job", str(job))["runs"]
+    assert [run["state"] for run in runs] == ["PREEMPTED", "COMPLETED"]

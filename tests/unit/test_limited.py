@@ -1,0 +1,201 @@
+"""Which of several limits counts for a job, what is held of it, and what a shape would take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_slurm import a_record
+
+from ones.policies.model import Cap, Job, JobId, Take
+from ones.slurm_ext.elastic import elastic_jobs
+from ones.slurm_ext.layout import layout_of
+from ones.slurm_ext.limited import caps, rules, take_of, too_long
+from ones.slurm_ext.limits import Association, Partition, Qos, SiteLimits
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+
+GPU = "gres/gpu"
+MARK = "ONES1:sizes=1-8;request=2;held=1"
+
+
+def a_node(name: str, kind: str = "v100") -> NodeRecord:
+    return NodeRecord(
+        name=name,
+        states=frozenset({"IDLE"}),
+        gpu_type=kind,
+        gpus=4,
+        partitions=frozenset({"gpu"}),
+    )
+
+
+def a_job(number: int = 1, gpus: int = 0, **changes: Any) -> JobRecord:
+    """Elastic, of 2 GPUs; running where it has some."""
+    values: dict[str, Any] = {"tres_per_job": f"{GPU}:2", "admin_comment": MARK}
+    if gpus:
+        values |= {"state": "RUNNING", "held": False, "nodes": "n1", "gpus_on": {"n1": gpus}}
+    return a_record(number, **(values | changes))
+
+
+def plain(number: int, gpus: int, **changes: Any) -> JobRecord:
+    return a_job(number, gpus, **({"admin_comment": ""} | changes))
+
+
+def limits(*what: Qos | Association | Partition) -> SiteLimits:
+    associations = [Association(account="vision"), Association(account="vision", user="alice")]
+    associations += [one for one in what if isinstance(one, Association)]
+    return SiteLimits(
+        enforced=True,
+        qos={"normal": Qos(name="normal")} | {q.name: q for q in what if isinstance(q, Qos)},
+        associations={one.key: one for one in associations},
+        partitions={one.name: one for one in what if isinstance(one, Partition)},
+    )
+
+
+def seen(*jobs: JobRecord, **nodes: NodeRecord) -> Snapshot:
+    known = {name: a_node(name) for name in ("n1", "n2")} | nodes
+    return Snapshot(taken=0.0, jobs={job.id: job for job in jobs}, nodes=known, switches={})
+
+
+def planned(site: SiteLimits, snapshot: Snapshot) -> tuple[Job, ...]:
+    jobs, ignored = elastic_jobs(snapshot, limits=site)
+    assert ignored == {}
+    return tuple(jobs)
+
+
+def the_cap(site: SiteLimits, snapshot: Snapshot) -> Cap:
+    found, unknown = caps(site, snapshot, planned(site, snapshot))
+    assert unknown == ()
+    (cap,) = found
+    return cap
+
+
+def told(site: SiteLimits, record: JobRecord) -> list[tuple[str, int]]:
+    return [(rule.words, rule.most) for rule in rules(site, record)]
+
+
+def test_what_all_hold_is_counted_and_the_rest_is_left() -> None:
+    site = limits(Qos(name="normal", a_user={GPU: 6}))
+    snapshot = seen(a_job(1, 2), a_job(2), plain(3, 3), plain(4, 4, user="bob"))
+    cap = the_cap(site, snapshot)
+    assert cap.words == "QOS normal allows 6 GPUs a user; alice has 5"
+    assert cap.left == 3.0  # what its own jobs hold may be shared out anew
+    assert cap.takes == {JobId(1): Take(gpu=1.0), JobId(2): Take(gpu=1.0)}
+    assert cap.held == {JobId(1): 2.0, JobId(2): 0.0}
+
+
+def test_a_limit_out_of_reach_is_no_cap() -> None:
+    site = limits(Qos(name="normal", together={GPU: 100}))
+    snapshot = seen(a_job(1))
+    assert caps(site, snapshot, planned(site, snapshot)) == ((), ())
+
+
+def test_a_partitions_qos_speaks_before_the_jobs_own() -> None:
+    tight = Qos(name="tight", a_user={GPU: 2})
+    own = Qos(name="normal", a_user={GPU: 6}, jobs_a_user=3)
+    site = limits(own, tight, Partition(name="gpu", qos="tight"))
+    assert told(site, a_job()) == [
+        ("QOS tight allows 2 GPUs a user", 2),
+        ("QOS normal allows 3 running jobs a user", 3),
+    ]
+    over = limits(replace(own, flags=frozenset({"OverPartQOS"})), tight, *site.partitions.values())
+    assert told(over, a_job())[0] == ("QOS normal allows 6 GPUs a user", 6)
+
+
+def test_what_a_qos_says_of_a_sum_an_association_has_no_say_in() -> None:
+    account = Association(account="vision", parent="root", together={GPU: 4, "node": 2}, jobs=9)
+    root = Association(account="root", together={GPU: 12})
+    site = limits(account, root)
+    assert told(site, a_job()) == [
+        ("account vision allows 4 GPUs", 4),
+        ("account vision allows 2 nodes", 2),
+        ("account vision allows 9 running jobs", 9),
+        ("account root allows 12 GPUs", 12),
+    ]
+    site = limits(account, root, Qos(name="normal", together={GPU: 8}))
+    assert [most for _, most in told(site, a_job())] == [8, 2, 9]
+
+
+@pytest.mark.parametrize(
+    ("site", "most", "words"),
+    [
+        (limits(Qos(name="normal", a_job={GPU: 3})), 3, "QOS normal allows 3 GPUs a job"),
+        (limits(Qos(name="normal", a_node={GPU: 1})), 2, "QOS normal allows 1 GPU of one node"),
+        (limits(Qos(name="normal", a_job={"node": 1})), 4, "QOS normal allows 1 node a job"),
+        (limits(Partition(name="gpu", most_nodes=1)), 4, "partition gpu allows 1 node a job"),
+        (
+            limits(Association(account="vision", user="alice", a_job={GPU: 1})),
+            1,
+            "account vision allows alice 1 GPU a job",
+        ),
+    ],
+)
+def test_a_limit_on_one_job_bounds_its_shapes(site: SiteLimits, most: int, words: str) -> None:
+    (job,) = planned(site, seen(a_job()))
+    assert max(shape.gpus for shape in job.shapes) == most
+    assert job.limited == words
+
+
+def test_a_qos_may_ask_for_a_least_size() -> None:
+    (job,) = planned(limits(Qos(name="normal", least={GPU: 4})), seen(a_job()))
+    assert min(shape.gpus for shape in job.shapes) == 4
+    assert job.limited == "QOS normal asks for at least 4 GPUs a job"
+
+
+def test_a_job_that_runs_keeps_its_shape_and_one_that_waits_without_any_says_why() -> None:
+    site = limits(Qos(name="normal", a_job={GPU: 1}))
+    (running,) = planned(site, seen(a_job(1, 4)))
+    assert {shape.gpus for shape in running.shapes} == {1, 4}
+    (waiting,) = planned(site, seen(a_job(1, admin_comment="ONES1:sizes=2-8;request=2;held=1")))
+    assert (waiting.startable, waiting.fixed) == (False, "QOS normal allows 1 GPU a job")
+
+
+def test_a_time_limit_beyond_what_is_allowed_keeps_a_job_from_starting() -> None:
+    site = limits(Partition(name="gpu", wall=1800.0))
+    assert too_long(site, a_job()) == "partition gpu allows 0:30:00; it asks for 1:00:00"
+    site = limits(Qos(name="normal", wall=60.0, flags=frozenset({"PartitionTimeLimit"})))
+    assert too_long(site, a_job()) == "QOS normal allows 0:01:00; it asks for 1:00:00"
+    assert too_long(site, a_job(time_limit=30.0)) == ""
+
+
+def test_limits_that_slurm_does_not_apply_count_for_nobody() -> None:
+    site = replace(limits(Qos(name="normal", a_job={GPU: 1}, a_user={GPU: 1})), enforced=False)
+    snapshot = seen(a_job())
+    (job,) = planned(site, snapshot)
+    assert max(shape.gpus for shape in job.shapes) == 8
+    assert caps(site, snapshot, [job]) == ((), ())
+
+
+def test_what_is_not_there_is_named_once() -> None:
+    site = SiteLimits(enforced=True, qos={})
+    snapshot = seen(a_job(1), a_job(2))
+    _, unknown = caps(site, snapshot, planned(site, snapshot))
+    assert "no association of alice in account vision: planned without its limits" in unknown
+    assert len(unknown) == 3
+
+
+def test_a_limit_on_one_type_counts_only_that() -> None:
+    site = limits(Qos(name="normal", together={f"{GPU}:v100": 4}))
+    snapshot = seen(a_job(1), plain(2, 2), plain(3, 4, nodes="n3", gpus_on={"n3": 4}), n3=K80)
+    cap = the_cap(site, snapshot)
+    assert (cap.left, cap.gpu_type) == (2.0, "v100")
+    assert cap.words == "QOS normal allows 4 v100 GPUs in all; it has 2"
+
+
+K80 = a_node("n3", "k80")
+
+
+@pytest.mark.parametrize(
+    ("changes", "take"),
+    [
+        ({}, Take(node=1.0)),
+        ({"cpus_per_task": 4}, Take(node=4.0)),
+        ({"tasks": 2, "cpus_per_task": 3}, Take(gpu=3.0)),
+        ({"per_gpu": "gres/gpu:5", "cpus": 10}, Take(gpu=5.0)),
+    ],
+)
+def test_cpus_follow_the_jobs_form(changes: dict[str, Any], take: Take) -> None:
+    record = a_job(**changes)
+    assert take_of("cpu", record, layout_of(record, Mark.read(MARK))) == take
+    assert take_of("mem", record, layout_of(record, Mark.read(MARK))) is None

@@ -1,0 +1,76 @@
+"""The unit files that operators install: sandboxed, bounded, and no more open than they must be."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ones.daemon import descriptors
+from ones.daemon.onesd import heartbeat
+
+UNITS = Path(__file__).resolve().parents[2] / "daemon" / "units"
+SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+
+
+def service(name: str) -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNITS / name)
+    return parser["Service"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_systemd_finds_little_exposed(name: str) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze; apt-get install systemd")
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", UNITS / name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    if found is None:
+        pytest.skip(f"systemd-analyze can't look at a file here: {done.stderr}")
+    assert float(found[1]) < 4
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_memory_has_a_bound(name: str) -> None:
+    assert service(name)["MemoryMax"].endswith(("M", "G"))
+
+
+@pytest.mark.parametrize("name", ["onesd.service", "ones-agent.service"])
+def test_the_daemons_may_have_the_descriptors_that_they_count_on(name: str) -> None:
+    assert int(service(name)["LimitNOFILE"]) == descriptors.WANTED
+
+
+@pytest.mark.parametrize("name", ["onesd.service", "ones-release.service"])
+def test_the_database_is_nobody_elses(name: str) -> None:
+    assert service(name)["StateDirectoryMode"] == "0700"
+    assert service(name)["UMask"] == "0077"
+
+
+def test_the_gpus_stay_visible_to_the_agent() -> None:
+    # Each of these leaves a service the devices only that it names.
+    assert {"PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy"}.isdisjoint(
+        service("ones-agent.service")
+    )
+
+
+def test_job_submit_can_read_the_heartbeat(tmp_path: Path) -> None:
+    assert int(service("onesd.service")["RuntimeDirectoryMode"], 8) & stat.S_IXOTH
+    before = os.umask(0o077)
+    try:
+        heartbeat.write(tmp_path / "heartbeat", now=0.0, hold=True, acts=True, snapshot=None)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "heartbeat").stat().st_mode) == 0o644
