@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import sys
 
@@ -22,6 +23,7 @@ class _Journal(logging.Formatter):
 
 def setup_logging() -> None:
     """For programs' entry points only; libraries just use their loggers."""
+    faulthandler.enable()  # a fault in a library's C code names the Python lines it came from
     handler = logging.StreamHandler()
     stamp = "" if not sys.stderr.isatty() else "%(asctime)s "
     handler.setFormatter(_Journal(f"{stamp}%(message)s"))

@@ -168,6 +168,14 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     staged_at: float = 0.0  # ... in Slurm as it was then; 0: not known
 
 
+# msgspec works a type out where it is first decoded, and where two threads do so at once its
+# releases before 0.20 end the process by a segmentation fault. So whoever imports a type that
+# threads decode makes its decoder with it.
+REPORT = msgspec.json.Decoder(Report)
+NODE_REPORT = msgspec.json.Decoder(NodeReport)
+LEASE = msgspec.json.Decoder(Lease)
+HEARD = msgspec.json.Decoder(Heard)
+
 AGENT_PURPOSE = "ones-agent-report"
 LEASE_PURPOSE = "ones-lease"
 HEARD_PURPOSE = "ones-heard"  # onesd's own: every answer to an agent

@@ -128,6 +128,9 @@ class LiveMove:
             raise ValueError(f"not a live move of this version: {fault!r:.200}") from None
 
 
+msgspec.json.Decoder(LiveMove)  # worked out here, not by two threads at once (see daemon/wire.py)
+
+
 def core(job: JobRecord, own: Mapping[str, int]) -> Placement:
     """The part of a job's own allocation that it can't give back while it runs.
 

@@ -17,7 +17,9 @@ from ones.daemon import munge
 from ones.daemon.wire import (
     AGENT_PURPOSE,
     CREDENTIAL,
+    HEARD,
     HEARD_PURPOSE,
+    LEASE,
     LEASE_PURPOSE,
     MOST_REPORT,
     NODE,
@@ -78,7 +80,7 @@ class Onesd:
         if answer is None:
             raise self._fault(STRANGE)
         try:
-            return msgspec.json.decode(answer, type=Heard)
+            return HEARD.decode(answer)
         except msgspec.DecodeError as fault:
             raise self._fault(f"answers what this agent does not understand: {fault}") from None
 
@@ -123,7 +125,7 @@ class Onesd:
         if answer is None:
             return None
         try:
-            lease = msgspec.json.decode(answer, type=Lease)
+            lease = LEASE.decode(answer)
             return msgspec.structs.replace(lease, order=None)
         except msgspec.DecodeError as fault:
             raise self._fault(f"answers what is no lease: {fault}") from None

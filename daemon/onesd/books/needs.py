@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ones.daemon.onesd.books.store import Store
-from ones.daemon.wire import NodeReport, Report
+from ones.daemon.wire import REPORT, NodeReport
 from ones.estimator.assess import family_of
 from ones.estimator.needs.estimate import Estimate, Needs, Quality
 from ones.estimator.needs.features import Resource, Run, Traits
@@ -167,7 +167,7 @@ class NeedsBook:
         )
         if row is None or not gpus:
             return None
-        report = msgspec.json.decode(row["report"], type=Report)
+        report = REPORT.decode(row["report"])
         return report.batch / (gpus * (report.passes or 1)) if report.batch else None
 
     def _close(self, ended: Iterable[sqlite3.Row], now: float) -> None:
@@ -377,6 +377,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpus: Amount | None = None
     memory: Amount | None = None
     time: Amount | None = None
+
+
+QUESTION = msgspec.json.Decoder(Question)
 
 
 def answer(book: NeedsBook, question: Question, only: str | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ones.daemon.onesd.books.journal import Journal
 from ones.daemon.onesd.books.leases import Leases
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.metrics import Metrics
-from ones.daemon.wire import Report
+from ones.daemon.wire import REPORT, Report
 from ones.estimator.assess import family_of
 from ones.estimator.experience import Experience, GradientReport
 from ones.estimator.progress import Finished, Progress
@@ -358,7 +358,7 @@ def _gradient(record: JobRecord, report: Report) -> GradientReport | None:
 def _decoded(row: sqlite3.Row) -> Report | None:
     """A kept report; None where another version wrote it and it can't be read: a new one comes."""
     try:
-        return msgspec.json.decode(row["report"], type=Report)
+        return REPORT.decode(row["report"])
     except msgspec.DecodeError as fault:
         log.warning("a kept report is passed over: %s", fault)
         return None

@@ -41,9 +41,9 @@ from ones.daemon.wire import (
     LEASE_PURPOSE,
     MOST_REPORT,
     NODE,
+    NODE_REPORT,
     Heard,
     Live,
-    NodeReport,
     Report,
     answer_to,
 )
@@ -58,6 +58,9 @@ View = Callable[[Peer, bytes], Any]
 
 class _Link(msgspec.Struct):
     digest: str
+
+
+_LINK = msgspec.json.Decoder(_Link)
 
 
 class Api:
@@ -160,7 +163,7 @@ class Api:
         return await self._answer(request, msgspec.json.encode(heard))
 
     def _hear(self, node: str, body: bytes) -> Heard:
-        report = decoded(body, NodeReport)
+        report = decoded(body, NODE_REPORT)
         if report.node != node:
             raise ValueError(f"the report of node {report.node!r} is signed for node {node!r}")
         self._controller.hear(report)
@@ -235,7 +238,7 @@ class Api:
         )
 
     def _estimate(self, peer: Peer, body: bytes) -> views.Json:
-        return views.estimate(self._controller, decoded(body, needs.Question), only(peer))
+        return views.estimate(self._controller, decoded(body, needs.QUESTION), only(peer))
 
     def _order(self, order: Order) -> Handler:
         async def carried_out(request: web.Request) -> web.Response:
@@ -250,7 +253,7 @@ class Api:
         def offer(peer: Peer, body: bytes) -> views.Json:
             if not self.page_url:
                 raise ValueError(self.no_page)
-            self.sessions.offer(peer.uid, decoded(body, _Link).digest)
+            self.sessions.offer(peer.uid, decoded(body, _LINK).digest)
             source = address_of(request.transport)
             self.audit.did("link", uid=peer.uid, source=source, user=peer.name)
             return {"url": self.page_url, "lasts": self.sessions.link}

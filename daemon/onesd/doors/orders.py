@@ -26,6 +26,10 @@ class _Choice(msgspec.Struct):
     policy: str | None = ""
 
 
+_PAUSE = msgspec.json.Decoder(_Pause)
+_CHOICE = msgspec.json.Decoder(_Choice)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Whence an order came: an address, or unix, and `page` where it was given there."""
@@ -47,7 +51,7 @@ class Orders:
     def pause(self, peer: Peer, body: bytes, source: Source) -> views.Json:
         """Begin nothing any more. Raises NotAllowed, ValueError or msgspec.DecodeError."""
         _must_be_admin(peer)
-        reason = decoded(body or b"{}", _Pause).reason[:LONGEST_REASON]
+        reason = decoded(body or b"{}", _PAUSE).reason[:LONGEST_REASON]
         self._service.pause(peer.name, reason)
         self._did("pause", peer, source, reason=reason)
         return {"ok": True}
@@ -62,7 +66,7 @@ class Orders:
     def choose_policy(self, peer: Peer, body: bytes, source: Source) -> views.Json:
         """Decide by another policy. Raises NotAllowed, ValueError or msgspec.DecodeError."""
         _must_be_admin(peer)
-        name = decoded(body or b"{}", _Choice).policy
+        name = decoded(body or b"{}", _CHOICE).policy
         if name is not None and not 0 < len(name) <= LONGEST_NAME:
             raise ValueError("policy: the name of a policy, or null for the configuration's")
         self._service.choose_policy(peer.name, name)
@@ -80,10 +84,10 @@ def only(peer: Peer) -> str | None:
     return None if peer.admin else peer.name
 
 
-def decoded(body: bytes, kind: type[T]) -> T:
+def decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """A question's body. Raises ValueError, or msgspec.DecodeError."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoder.decode(body)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -43,6 +43,9 @@ class _SignIn(msgspec.Struct):
     secret: str
 
 
+_SIGN_IN = msgspec.json.Decoder(_SignIn)
+
+
 class Page:
     """Serves the page beside the doors of `api`. `changed` is called after each round."""
 
@@ -127,7 +130,7 @@ class Page:
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         body = await _short_body(request)
-        secret = decoded(body, _SignIn).secret
+        secret = decoded(body, _SIGN_IN).secret
         opened = self._api.sessions.begin(secret) if len(secret) <= LONGEST_SECRET else None
         if opened is None:
             raise Unproved(
