@@ -34,6 +34,9 @@ const STEPS = [
   ...[1, 2, 5, 10, 20, 50, 100, 200].map((days) => 86400 * days),
 ];
 
+/** Whether there is no more than a phone's width for a drawing. */
+export const narrow = () => matchMedia("(max-width: 640px)").matches;
+
 /**
  * Round times between two, some six of them; `zone`: seconds by which days begin later than the clock's zero.
  * @param {number} from

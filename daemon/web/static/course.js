@@ -1,7 +1,7 @@
 // How a job's training went: batch, loss, speed and utilisation, on the time axis of its sizes.
 
-import { el, fill, svg } from "./dom.js";
-import { frame, ticksTo, trace } from "./charts.js";
+import { el, fill, svg, table } from "./dom.js";
+import { frame, narrow, ticksTo, trace } from "./charts.js";
 import { counted, moment, number, percent, short } from "./words.js";
 
 /** @typedef {import("./charts.js").Point} Point */
@@ -12,6 +12,7 @@ import { counted, moment, number, percent, short } from "./words.js";
  * @property {Exclude<keyof Page.Course, "at">} name
  * @property {string} title
  * @property {(value: number) => string} words
+ * @property {string} [unit] behind them, but in a table, where it is the head
  * @property {string} about
  * @property {boolean} [straight]
  * @property {number} [most]
@@ -22,7 +23,7 @@ import { counted, moment, number, percent, short } from "./words.js";
 const MEASURES = [
   { name: "batch", title: "Batch", words: (value) => number(value), about: "samples a step, on all GPUs together" },
   { name: "loss", title: "Loss", words: (value) => number(value, value < 0.1 ? 6 : 4), about: "as the job reports it", straight: true },
-  { name: "samples_per_second", title: "Speed", words: (value) => `${number(value, value < 10 ? 2 : 0)} samples/s`, about: "its batch by the time of a step", straight: true },
+  { name: "samples_per_second", title: "Speed", words: (value) => number(value, value < 10 ? 2 : 0), unit: " samples/s", about: "its batch by the time of a step", straight: true },
   { name: "utilization", title: "Utilisation", words: (value) => percent(value), about: "of its GPUs, as the agents see it", straight: true, most: 1, tick: percent },
 ];
 
@@ -33,13 +34,13 @@ export function course() {
   const heads = ["Time", "Batch", "Loss", "Samples/s", "Utilisation"];
   const body = el("tbody");
   const summary = el("summary");
-  const table = el(
+  const same = el(
     "details",
     { class: "note" },
     summary,
-    el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Training over time, as a table" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((words) => el("th", { scope: "col" }, words)))), body)),
+    el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Training over time, as a table" }, table(heads, body)),
   );
-  const root = el("section", { class: "card" }, el("h2", {}, "Training over time"), figures, missing, table);
+  const root = el("section", { class: "card" }, el("h2", {}, "Training over time"), figures, missing, same);
 
   return {
     root,
@@ -51,7 +52,7 @@ export function course() {
       fill(figures, drawn.map(({ measure, points }) => figure(measure, points, life, held)));
       fill(missing, drawn.length ? `Not reported: ${unknown.join(", ")}.` : "Drawn as soon as the job reports how it trains.");
       missing.hidden = unknown.length === 0;
-      table.hidden = drawn.length === 0;
+      same.hidden = drawn.length === 0;
       fill(summary, `The same as a table of ${counted(life.course.at.length, "row")}`);
       fill(body, rows(life));
     },
@@ -68,8 +69,9 @@ function pointsOf(course, name) {
 }
 
 /** @param {Measure} measure @param {Point[]} points @param {Page.Life} life @param {Stretch[]} held */
-function figure({ title, words, about, straight = false, most, tick = short }, points, life, held) {
-  const narrow = matchMedia("(max-width: 640px)").matches;
+function figure({ title, words: bare, unit = "", about, straight = false, most, tick = short }, points, life, held) {
+  /** @param {number} value */
+  const words = (value) => bare(value) + unit;
   const values = points.map(([, value]) => value);
   const [least, largest, last] = [Math.min(...values), Math.max(...values), values[values.length - 1]];
   const top = most ?? largest;
@@ -79,8 +81,8 @@ function figure({ title, words, about, straight = false, most, tick = short }, p
     most: top,
     ticks: ticksTo(top, { steps: 3, whole: false }),
     words: tick,
-    width: narrow ? 380 : 1120,
-    height: narrow ? 120 : 110,
+    width: narrow() ? 380 : 1120,
+    height: narrow() ? 120 : 110,
     label: `${title} of job ${life.job.job} over time: ${words(values[0])} at first, ${words(last)} at last, between ${words(least)} and ${words(largest)}`,
   });
   for (const move of life.moves)
@@ -114,7 +116,7 @@ function rows({ course, now }) {
       el("th", { scope: "row", class: "number" }, moment(at, now)),
       MEASURES.map(({ name, words }) => {
         const value = course[name][index];
-        return el("td", { class: "number" }, value === null ? "–" : name === "samples_per_second" ? number(value, value < 10 ? 2 : 0) : words(value));
+        return el("td", { class: "number" }, value === null ? "–" : words(value));
       }),
     ),
   );

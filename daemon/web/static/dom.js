@@ -144,3 +144,46 @@ export function tabs(label, view, variants, shown) {
     ),
   );
 }
+
+/**
+ * A table under these heads.
+ * @param {string[]} heads
+ * @param {HTMLTableSectionElement} body
+ * @param {Attributes} attributes
+ */
+export function table(heads, body, attributes = {}) {
+  return el("table", attributes, el("thead", {}, el("tr", {}, heads.map((words) => el("th", { scope: "col" }, words)))), body);
+}
+
+/**
+ * A bar as long as a share; its class says what of.
+ * @param {number} share
+ * @param {string | null} name
+ */
+export function bar(share, name = null) {
+  const inner = el("i", { class: name });
+  inner.style.width = `${100 * share}%`;
+  return el("span", { class: "track" }, inner);
+}
+
+/**
+ * The same with words behind it.
+ * @param {number} share
+ * @param {string} words
+ * @param {string | null} name
+ */
+export function measure(share, words, name = null) {
+  return el("span", { class: "measure" }, bar(share, name), words);
+}
+
+/** From now on the key / leads to the field that searches, where there is one. */
+export function searchBySlash() {
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || around(event, "input, textarea, select")) return;
+    /** @type {HTMLInputElement | null} */
+    const search = document.querySelector("input[type=search]");
+    if (!search) return;
+    event.preventDefault();
+    search.focus();
+  });
+}

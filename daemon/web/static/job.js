@@ -1,6 +1,7 @@
 // One job's life: its sizes over time, what moved it and why, and what is believed of it.
 
-import { el, fill, foreign, svg } from "./dom.js";
+import { el, fill, foreign, measure, svg, table } from "./dom.js";
+import { narrow } from "./charts.js";
 import { course } from "./course.js";
 import { holdings } from "./holdings.js";
 import { progress } from "./queue.js";
@@ -113,9 +114,8 @@ function stretches({ runs, satellites, now }) {
 function drawing(life, held) {
   const to = life.job.ended ?? life.now;
   const from = life.job.submitted;
-  const narrow = matchMedia("(max-width: 640px)").matches;
   const drawn = holdings(held, {
-    from, to, asked: life.job.requested, width: narrow ? 380 : 1120, height: narrow ? 190 : 220, top: 26, label: `GPUs of job ${life.job.job} over time`,
+    from, to, asked: life.job.requested, width: narrow() ? 380 : 1120, height: narrow() ? 190 : 220, top: 26, label: `GPUs of job ${life.job.job} over time`,
   });
   let number_of_move = 0;
   for (const move of life.moves) {
@@ -166,26 +166,22 @@ function speeds({ speeds: all }) {
     el(
       "div",
       { class: "wide" },
-      el(
-        "table",
-        {},
-        el("thead", {}, el("tr", {}, ["GPUs", "Samples/s", "of the fastest", "Time left", ""].map((words) => el("th", { scope: "col" }, words)))),
+      table(
+        ["GPUs", "Samples/s", "of the fastest", "Time left", ""],
         el(
           "tbody",
           {},
-          known.map((one) => {
-            const inner = el("i");
-            inner.style.width = `${(100 * one.speed) / most}%`;
-            return el(
+          known.map((one) =>
+            el(
               "tr",
               { class: one.note.startsWith("now") ? "now" : null },
               el("th", { scope: "row", class: "number" }, String(one.gpus)),
               el("td", { class: "number" }, number(one.speed, most < 10 ? 2 : 0)),
-              el("td", {}, el("span", { class: "measure" }, el("span", { class: "track" }, inner), percent(one.speed / most))),
+              el("td", {}, measure(one.speed / most, percent(one.speed / most))),
               el("td", { class: "number" }, lasting(one.time_left)),
               el("td", { class: "soft" }, one.note),
-            );
-          }),
+            ),
+          ),
         ),
       ),
     ),

@@ -1,6 +1,6 @@
 // The frame of the page: which view is shown, who is signed in, and whether what is shown is fresh.
 
-import { around, el, fill, foreign } from "./dom.js";
+import { el, fill, foreign, searchBySlash } from "./dom.js";
 import { follow, lineOf, signIn, signOut, wasSignedIn } from "./reach.js";
 import { Store } from "./store.js";
 import { lasting, moment } from "./words.js";
@@ -194,13 +194,5 @@ addEventListener("hashchange", () => {
   if (location.hash.startsWith("#sign-in=")) location.reload();
   else show();
 });
-addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || around(event, "input, textarea, select")) return;
-  /** @type {HTMLInputElement | null} */
-  const search = document.querySelector("input[type=search]");
-  if (search) {
-    event.preventDefault();
-    search.focus();
-  }
-});
+searchBySlash();
 start();

@@ -1,7 +1,7 @@
 // The cluster at a glance: its GPUs, its queue, and what elasticity gave.
 
 import { el, fill, Keyed } from "./dom.js";
-import { line, stacked } from "./charts.js";
+import { line, narrow, stacked } from "./charts.js";
 import { eventRow } from "./events.js";
 import { jobLink } from "./queue.js";
 import { counted, moment, number, percent, roughly } from "./words.js";
@@ -155,8 +155,7 @@ function showHistory(store, used, waiting) {
     return;
   }
   const total = Math.max(...points.map((point) => point[3]));
-  const narrow = matchMedia("(max-width: 640px)").matches;
-  const size = { width: narrow ? 360 : 560, height: narrow ? 150 : 170 };
+  const size = { width: narrow() ? 360 : 560, height: narrow() ? 150 : 170 };
   const held = stacked(points, ["elastic", "other"], { most: total, label: "GPUs held over time", ...size });
   fill(used, held.root);
   const most = Math.max(4, ...points.map((point) => point[4]));

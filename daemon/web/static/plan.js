@@ -1,6 +1,6 @@
 // The plan of the last round beside what jobs hold now.
 
-import { el, fill, foreign, Keyed } from "./dom.js";
+import { el, fill, foreign, Keyed, measure, table } from "./dom.js";
 import { jobLink } from "./queue.js";
 import { counted, moment, number, percent } from "./words.js";
 
@@ -16,18 +16,13 @@ export function open(root, store) {
   /** @type {Keyed<{ decision: Page.Decision, job: NamedJob, most: number }>} */
   const rows = new Keyed(changes, (_, { decision, job, most }) => row(decision, job, most));
   const none = el("p", { class: "empty" }, "The plan leaves every job as it is.");
-  const table = el(
-    "table",
-    {},
-    el("thead", {}, el("tr", {}, ["Job", "Move", "Now and planned", "Where to", "Batch", "Verdict", "Why"].map((words) => el("th", { scope: "col" }, words)))),
-    changes,
-  );
+  const planned = table(["Job", "Move", "Now and planned", "Where to", "Batch", "Verdict", "Why"], changes);
   const stays = el("ul", { class: "chips" });
   /** @type {Keyed<NamedJob & { gpus: string }>} */
   const chips = new Keyed(stays, (_, job) => el("li", {}, jobLink(job), el("span", { class: "soft" }, ` ${job.gpus}`)));
   const staying = el("h2");
   root.append(
-    el("section", { class: "card" }, el("h2", {}, "The plan beside the present"), about, scale, el("div", { class: "wide" }, table), none),
+    el("section", { class: "card" }, el("h2", {}, "The plan beside the present"), about, scale, el("div", { class: "wide" }, planned), none),
     el("section", { class: "card" }, staying, stays),
   );
   return {
@@ -46,7 +41,7 @@ export function open(root, store) {
       );
       fill(scale, decisions.length ? [el("i", { class: "key now" }), " holds now  ", el("i", { class: "key then" }), ` planned; the longest is ${counted(most, "GPU")}`] : "");
       rows.show(decisions.map(([key, decision]) => [key, { decision, job: named(decision.job, jobs.get(String(decision.job))), most }]));
-      table.hidden = decisions.length === 0;
+      planned.hidden = decisions.length === 0;
       none.hidden = decisions.length > 0;
       const moved = new Set(decisions.map(([, one]) => String(one.job)));
       const same = [...jobs.entries()].filter(([key, job]) => job.gpus && !moved.has(key));
@@ -85,10 +80,6 @@ function row(decision, job, most) {
 /** @param {Page.Decision} decision @param {number} most */
 function both({ gpus, gpus_after: after }, most) {
   /** @param {string} name @param {number} count */
-  const bar = (name, count) => {
-    const inner = el("i", { class: name });
-    inner.style.width = `${(100 * count) / most}%`;
-    return el("span", { class: "measure" }, el("span", { class: "track" }, inner), String(count));
-  };
-  return el("span", { class: "both", role: "img", "aria-label": `${gpus} GPUs now, ${after} planned` }, bar("now", gpus), bar("then", after));
+  const of = (name, count) => measure(count / most, String(count), name);
+  return el("span", { class: "both", role: "img", "aria-label": `${gpus} GPUs now, ${after} planned` }, of("now", gpus), of("then", after));
 }

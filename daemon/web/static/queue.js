@@ -1,7 +1,7 @@
 // Elastic jobs: those that wait, with what they wait for, and those that run.
 
 import { remember } from "./address.js";
-import { el, fill, foreign, Keyed } from "./dom.js";
+import { bar, el, fill, foreign, Keyed, tabs } from "./dom.js";
 import { moment, number, percent } from "./words.js";
 
 export const title = "Queue";
@@ -58,13 +58,6 @@ export function open(root, store, { rest, query }) {
       choose();
     },
   });
-  const tabs = el(
-    "div",
-    { class: "tabs", role: "group", "aria-label": "Which jobs" },
-    Object.entries(FILTERS).map(([name, words]) =>
-      el("a", { href: `#/queue/${name}`, "aria-current": name === filter ? "true" : null }, words),
-    ),
-  );
   const heads = el("tr");
   const body = el("tbody");
   /** @type {Keyed<Explained>} */
@@ -72,7 +65,7 @@ export function open(root, store, { rest, query }) {
   const count = el("p", { class: "note", role: "status" });
   const more = el("button", { click: () => ((most += AT_ONCE), update()) }, "Show more");
   root.append(
-    el("div", { class: "tools" }, tabs, search),
+    el("div", { class: "tools" }, tabs("Which jobs", "queue", FILTERS, filter), search),
     el("div", { class: "wide card" }, el("table", {}, el("thead", {}, heads), body)),
     count,
     more,
@@ -170,7 +163,5 @@ function row(job, store) {
  * @param {string} words
  */
 export function progress(share, words = percent(share)) {
-  const inner = el("i");
-  inner.style.width = `${100 * share}%`;
-  return el("span", { class: "progress", role: "img", "aria-label": percent(share) }, el("span", { class: "track" }, inner), words);
+  return el("span", { class: "progress", role: "img", "aria-label": percent(share) }, bar(share), words);
 }

@@ -1,6 +1,6 @@
 // The report of a replay: one file, which holds this and its data. What is chosen in it stands in the address.
 
-import { around, el, fill, foreign, Keyed } from "./dom.js";
+import { around, el, fill, foreign, Keyed, searchBySlash } from "./dom.js";
 import { line, stacked, timesSince } from "./charts.js";
 import { completionTimes, figures, heads, legend, life, policy, row } from "./comparison.js";
 import { Lanes, LEFT, RIGHT } from "./lanes.js";
@@ -266,11 +266,7 @@ function keys(event) {
   acts[event.key]();
 }
 
-addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || around(event, "input, textarea, select")) return;
-  event.preventDefault();
-  search.focus();
-});
+searchBySlash();
 
 /** What was chosen, as the address has it. */
 function words() {

@@ -1,6 +1,6 @@
 // Who has had how much: GPU hours of the last day, and what is held and waited for now.
 
-import { el, fill, foreign } from "./dom.js";
+import { el, fill, foreign, measure, table } from "./dom.js";
 import { counted, lasting, number, percent } from "./words.js";
 
 export const title = "Shares";
@@ -16,7 +16,7 @@ export function open(root, store) {
       { class: "card" },
       el("h2", {}, "GPU time of the last 24 hours"),
       about,
-      el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((words) => el("th", { scope: "col" }, words)))), body)),
+      el("div", { class: "wide" }, table(heads, body)),
     ),
   );
   return {
@@ -61,14 +61,13 @@ function total(users) {
 
 /** @param {Child} name @param {Had} row @param {number} all @param {string} kind */
 function line(name, row, all, kind) {
-  const inner = el("i");
-  inner.style.width = `${(100 * row.gpu_hours) / Math.max(all, 1e-9)}%`;
+  const share = row.gpu_hours / Math.max(all, 1e-9);
   return el(
     "tr",
     { class: kind },
     el("th", { scope: "row" }, name),
     el("td", { class: "number" }, number(row.gpu_hours, 1)),
-    el("td", {}, el("span", { class: "measure" }, el("span", { class: "track" }, inner), all ? percent(row.gpu_hours / all) : "–")),
+    el("td", {}, measure(share, all ? percent(share) : "–")),
     el("td", { class: "number" }, number(row.held)),
     el("td", { class: "number" }, number(row.waiting)),
     el("td", { class: "number" }, counted(row.jobs, "job")),

@@ -1,6 +1,6 @@
 // Which jobs share a GPU, how fast each one is there beside alone, and which were separated.
 
-import { el, fill, foreign, Keyed } from "./dom.js";
+import { el, fill, foreign, Keyed, measure, table } from "./dom.js";
 import { jobLink } from "./queue.js";
 import { reading } from "./reach.js";
 import { counted, moment, number, percent } from "./words.js";
@@ -82,7 +82,7 @@ function pairsTable(each, both) {
   /** @type {Keyed<Row>} */
   const rows = new Keyed(body, (_, row) => pairRow(row));
   return {
-    root: el("div", { class: "wide" }, el("table", { class: "pairs" }, el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col" }, name)))), body)),
+    root: el("div", { class: "wide" }, table(heads, body, { class: "pairs" })),
     /** @param {Page.Pair[]} pairs @param {Map<string, Page.Job>} jobs @param {number} now */
     show(pairs, jobs, now) {
       rows.show(
@@ -127,11 +127,7 @@ function speeds(expected, measured) {
     { name: "now", share: expected, words: expected === null ? "not known" : percent(expected) },
     { name: "then", share: measured, words: measured === null ? "not yet" : percent(measured) },
   ];
-  const bars = known.map(({ name, share, words }) => {
-    const inner = el("i", { class: name });
-    inner.style.width = `${100 * Math.min(1, share ?? 0)}%`;
-    return el("span", { class: "measure" }, el("span", { class: "track" }, inner), words);
-  });
+  const bars = known.map(({ name, share, words }) => measure(Math.min(1, share ?? 0), words, name));
   const label = `expected: ${known[0].words}, measured: ${known[1].words}`;
   return el("span", { class: "both", role: "img", "aria-label": label }, bars);
 }
