@@ -272,11 +272,11 @@ class _Case:
         """What to do where the job does not wait, held, for us."""
         if self.job.state != "PENDING":
             return _end(self.move, "abandoned: the job has started already", holds=False)
-        if not self.job.held and self.move.queued and self.held_lately:
+        if self.job.held:
+            return None
+        if self.move.queued and self.held_lately:
             return _wait(self.move)  # we hold it ourselves: Slurm's answer may be from before
-        if not self.job.held:
-            return _end(self.move, "abandoned: somebody else released the job", holds=False)
-        return None
+        return _end(self.move, "abandoned: somebody else released the job", holds=False)
 
 
 def _begun(case: _Case) -> Next:

@@ -214,12 +214,12 @@ class Play:
         Nor of one that is held from now on, until onesd has seen that nobody held it before.
         """
         for job in self.world.state.alive():
+            if not job.admin_comment.startswith(MARK):
+                continue
+            self._forgotten.add(job.id)
             submitted = job.reason == "JobHeldUser" and job.restarts == 0
-            ours = job.admin_comment.startswith(MARK)
-            if ours:
-                self._forgotten.add(job.id)
             again = job.reason == "JobHeldAdmin" and job.restarts > 0
-            if ours and job.held and (submitted or again or job.reason == REQUEUED_HELD):
+            if job.held and (submitted or again or job.reason == REQUEUED_HELD):
                 self.people.ambiguous.add(job.id)
 
     def _attempt(self, what: str, work: Callable[[], None]) -> bool:

@@ -111,7 +111,7 @@ class Inbox:
         with self._lock:
             heard = [(self._nodes.get(node), gpus) for node, gpus in job.held_on.items()]
         for told, gpus in heard:
-            if told is None or now - told[0] > MISSED_REPORTS * told[1].interval:
+            if told is None or _stale(told, now):
                 continue
             own = [
                 gpu.utilization
@@ -133,7 +133,7 @@ class Inbox:
         if heard is None:
             return "no ones-agent has reported from it"
         at, report = heard
-        if now - at > MISSED_REPORTS * report.interval:
+        if _stale(heard, now):
             return f"its ones-agent has been silent for {lasting(now - at)}"
         if any(not gpu.healthy for gpu in report.gpus):
             lost = ",".join(str(gpu.minor) for gpu in report.gpus if not gpu.healthy)
@@ -144,7 +144,13 @@ class Inbox:
         """Whether the node's agent reports as often as it says it does."""
         with self._lock:
             heard = self._nodes.get(node)
-        return heard is not None and now - heard[0] <= MISSED_REPORTS * heard[1].interval
+        return heard is not None and not _stale(heard, now)
+
+
+def _stale(heard: tuple[float, NodeReport], now: float) -> bool:
+    """Whether a node's last report is too long ago to tell its state."""
+    at, report = heard
+    return now - at > MISSED_REPORTS * report.interval
 
 
 def _age(received: Received) -> tuple[int, float]:

@@ -22,25 +22,27 @@ start_munge() {
 start_mariadb() {
     install -d -o mysql -g mysql /run/mysqld
     runuser -u mysql -- /usr/sbin/mariadbd > /var/log/mariadb.log 2>&1 &
-    wait_for 120 mariadb -e 'select 1'
+    wait_for 30 mariadb -e 'select 1'
 }
 
 start_slurmdbd() {
     runuser -u slurm -- /usr/sbin/slurmdbd
-    # Its first start makes the tables, which takes long on a slow disk.
-    if ! wait_for 120 bash -c '! pgrep -x slurmdbd || : < /dev/tcp/localhost/6819' ||
-        ! pgrep -x slurmdbd > /dev/null; then
-        tail -n 20 /var/log/slurm/slurmdbd.log >&2
-        return 1
-    fi
+    answers slurmdbd bash -c ': < /dev/tcp/localhost/6819'
 }
 
-# start_slurmctld: until it answers; it gives up on a bad configuration only after going to the background.
 start_slurmctld() {
     /usr/sbin/slurmctld
-    until scontrol ping > /dev/null 2>&1; do
-        if ! pgrep -x slurmctld > /dev/null; then
-            grep -E 'error|fatal' /var/log/slurm/slurmctld.log >&2
+    answers slurmctld scontrol ping
+}
+
+# answers DAEMON COMMAND...: wait until the command succeeds. The daemon gives up on a bad
+# configuration or database only after going to the background: then what it logged is shown.
+answers() {
+    local daemon=$1 end=$((SECONDS + 120))
+    shift
+    until "$@" > /dev/null 2>&1; do
+        if ((SECONDS >= end)) || ! pgrep -x "$daemon" > /dev/null; then
+            grep -E 'error|fatal' "/var/log/slurm/$daemon.log" >&2
             return 1
         fi
         sleep 0.05
