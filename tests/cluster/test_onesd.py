@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from steering import Steering
+from steering import IMPATIENT, Steering
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -107,6 +107,8 @@ def test_a_plain_job_is_never_touched_and_gets_room(onesd: Steering) -> None:
 
 def test_killed_in_the_midst_of_its_moves_it_loses_no_job(onesd: Steering) -> None:
     """tests/simulation/test_kills.py goes through every point."""
+    # However long a machine takes to start onesd anew, no move's time is over by then.
+    onesd.configure(IMPATIENT + "start_timeout = 600.0\nrequeue_timeout = 600.0\n")
     job = onesd.counting("alice", "2,4", 2, 12000, name="survivor")
     for point in POINTS:
         onesd.start_steered("--die-at", str(point), ready=False)

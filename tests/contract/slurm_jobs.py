@@ -147,7 +147,7 @@ class Slurm:
     def clean(self) -> None:
         self.cluster.run("ctl", "squeue --noheader -o %A | sort -u | xargs -r scancel --quiet")
         self.cluster.eventually(
-            lambda: not self.root("squeue", "--noheader"), within=30, what="an empty queue"
+            lambda: not self.root("squeue", "--noheader"), within=120, what="an empty queue"
         )
         for line in self.root("scontrol", "--all", "show", "reservation", "--oneliner").split():
             key, _, name = line.partition("=")
