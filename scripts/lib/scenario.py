@@ -220,9 +220,7 @@ def job_row(one: Submission, job: int, begun: float) -> dict[str, Any]:
         "elastic": bool(one.sizes),
         "state": runs[-1]["state"],
         # Slurm's times are whole seconds: a first start may look earlier than its submission.
-        "sizes": [
-            [round(max(0.0, at - begun), 1), gpus] for at, gpus in sizes([*runs, *parts])
-        ],
+        "sizes": [[round(max(0.0, at - begun), 1), gpus] for at, gpus in sizes([*runs, *parts])],
         "waiting_s": round(max(0.0, ended - submitted - held), 1),
         "completion_s": round(ended - submitted, 1),
         "samples": outcome.get("samples"),
