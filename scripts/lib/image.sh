@@ -24,6 +24,10 @@ base_inputs() {
         "$image_dir"/etc/{slurmdbd.conf,mariadb.cnf}
 }
 recipes_inputs() { context "$image_dir"/recipes.Dockerfile "$image_dir"/recipes-packages; }
+package_inputs() { context scripts/lib/package.Dockerfile "$image_dir/install-packages" debian/control; }
+site_inputs() {
+    context tests/install tests/emulation tests/cluster/jobs/counting.py "$image_dir"/{install-packages,etc}
+}
 pyslurm_inputs() { context "$image_dir/pyslurm.Dockerfile" slurm_ext/pyslurm_build; }
 slurm_inputs() {
     context setup.cfg pyproject.toml LICENSE policies estimator slurm_ext daemon tests/emulation \
