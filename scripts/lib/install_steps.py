@@ -38,6 +38,9 @@ BUSY = re.compile(
     r"|/(etc/(passwd|group|shadow|gshadow|subuid|subgid)-?|etc/ld\.so\.cache|var/spool/slurm.*)$"
     r"|__pycache__|/run/utmp|/run/[a-z]+\.pid$"
 )
+NOT_TRIED = (
+    "Debian 12, Slurm 22.05: none, for want of python3-msgspec, aiohttp 3.9, NumPy 1.26, SciPy 1.11"
+)
 PLAIN = "sbatch --parsable --wait --gpus=1 --wrap true"
 
 
@@ -288,6 +291,7 @@ def main() -> None:
     widths = [max(len(name), len(said)) for name, said in columns.items()]
     for line in (columns.keys(), columns.values()):
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
+    print(NOT_TRIED)
     if fault is not None:
         sys.exit(f"test-install: error: {list(journey.done)[-1]}: {fault}")
 
