@@ -190,7 +190,7 @@ class Journey:
                 within=60,
                 what="a heartbeat that lets jobs be held",
             )
-            self.job = site.submit("--elastic=1-4 --gpus=1", JOB.format(samples=6000))
+            self.job = site.submit("--elastic=1-4 --gpus=1", JOB.format(samples=3000))
             site.hosts.eventually(
                 lambda: site.state(self.job) == "RUNNING", within=120, what="a job started by onesd"
             )
@@ -226,7 +226,7 @@ class Journey:
             what=f"onesd {version} that answers",
         )
         self.ended(self.job, within=900)
-        assert site.on("ctl", f"cat /home/alice/result-{self.job}.json") == '{"samples": 6000}'
+        assert site.on("ctl", f"cat /home/alice/result-{self.job}.json") == '{"samples": 3000}'
 
     def remove(self) -> None:
         """Section 8 to the point where the two ways part, then `apt-get remove`."""
@@ -245,9 +245,11 @@ class Journey:
         site.on("ctl", PLAIN, "alice")
 
     def purge(self) -> None:
-        """Nothing is left but the user, as Debian has it."""
+        """Installed once more, then purged: nothing is left but the user, as Debian has it."""
         site = self.site
         last = self.page(lambda section: section.startswith("8."))
+        site.follow(self.page(lambda section: section.startswith("1.")))
+        assert 'mode = "act"' in site.on("ctl", "cat /etc/ones/ones.toml")
         site.follow([one for one in last if "apt-get" in one.command])
         for host in HOSTS:
             site.on(host, "apt-get autoremove --purge --yes")
