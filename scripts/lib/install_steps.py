@@ -201,6 +201,8 @@ class Journey:
             )
         with self.step("upgrade"):
             self.upgrade()
+        with self.step("remove at once"):
+            self.remove_at_once()
         with self.step("remove"):
             self.remove()
         with self.step("purge"):
@@ -228,15 +230,29 @@ class Journey:
         self.ended(self.job, within=900)
         assert site.on("ctl", f"cat /home/alice/result-{self.job}.json") == '{"samples": 3000}'
 
+    def remove_at_once(self) -> None:
+        """Without section 8: refused while Slurm calls the hook, and no job stays held after it."""
+        site = self.site
+        first, waiting = (site.submit("--elastic=4 --gpus=4", f"sleep {s}") for s in (600, 1))
+        reason = f"squeue -h -j {waiting} -O Reason"
+        site.hosts.eventually(
+            lambda: site.state(first) == "RUNNING", within=120, what="a job on every GPU"
+        )
+        assert "JobHeld" in site.on("ctl", reason)
+        site.on("ctl", "! apt-get remove --yes ones-controller")
+        assert site.on("ctl", "systemctl is-active onesd") == "active"
+        site.on("ctl", "sed -i '/ones-event$/d' /etc/slurm/slurm.conf && scontrol reconfigure")
+        site.on("ctl", "apt-get remove --yes ones-controller")
+        assert "JobHeld" not in site.on("ctl", reason)
+        site.on("ctl", f"scancel {first}")
+        self.ended(waiting, within=120)
+        site.follow(self.page(lambda section: section[:2] in ("1.", "4.", "5.")))
+
     def remove(self) -> None:
         """Section 8 to the point where the two ways part, then `apt-get remove`."""
         site = self.site
         last = self.page(lambda section: section.startswith("8."))
-        waiting = site.submit("--elastic=1-4 --gpus=1", "sleep 1")
-        site.on("ctl", "! apt-get remove --yes ones-controller", check=True)
-        assert site.on("ctl", "dpkg-query -W -f '${Status}' ones-controller").endswith(" installed")
         site.follow([one for one in last if "apt-get" not in one.command])
-        self.ended(waiting, within=120)
         for one in last:
             if "apt-get" in one.command:
                 site.on(one.node, one.command.replace("purge", "remove"))
