@@ -24,6 +24,10 @@ base_inputs() {
         "$image_dir"/etc/{slurmdbd.conf,mariadb.cnf}
 }
 recipes_inputs() { context "$image_dir"/recipes.Dockerfile "$image_dir"/recipes-packages; }
+package_inputs() { context scripts/lib/package.Dockerfile "$image_dir/install-packages" debian/control; }
+site_inputs() {
+    context tests/install tests/emulation tests/cluster/jobs/counting.py "$image_dir"/{install-packages,etc}
+}
 pyslurm_inputs() { context "$image_dir/pyslurm.Dockerfile" slurm_ext/pyslurm_build; }
 slurm_inputs() {
     context setup.cfg pyproject.toml LICENSE policies estimator slurm_ext daemon tests/emulation \
@@ -110,15 +114,15 @@ build_layer() {
     ! image_exists "$tag" || return 0
     mkdir "$folder"
     tar --extract --file "$scratch/$layer.tar" --directory "$folder"
-    # Later layers find them in the base.
-    [[ $layer != base ]] || host_settings "$folder/host"
+    # Later layers find them in the one on bare Debian.
+    [[ " $* " != *" DEBIAN="* ]] || host_settings "$folder/host"
     for argument; do arguments+=(--build-arg "$argument"); done
     for argument in http_proxy https_proxy no_proxy; do
         [[ -z ${!argument:-} ]] || arguments+=(--build-arg "$argument")
     done
     say "building $tag"
     # The network is the host's: package mirrors may be reachable only as the host reaches them.
-    if ! docker build --network host --force-rm --file "$folder/$image_dir/$layer.Dockerfile" --tag "$tag" \
+    if ! docker build --network host --force-rm --file "$(find "$folder" -name "$layer.Dockerfile")" --tag "$tag" \
         "${arguments[@]}" "$folder" > "$scratch/log" 2>&1; then
         tail -n 40 "$scratch/log" >&2
         die "the image layer '$layer' did not build"

@@ -30,9 +30,12 @@
 #define LONGEST_NAME 128
 #define LONGEST_FAULT 200 /* as in slurm_ext/stage_in.py */
 #define DIGITS 10
+#ifndef STAGE_PROGRAM /* packagers have another: see the Makefile */
+#define STAGE_PROGRAM "/opt/ones/bin/ones-stage-in"
+#endif
 
 static const char default_folder[] = "/var/spool/ones-stage"; /* as in daemon/config.py */
-static const char default_program[] = "/opt/ones/bin/ones-stage-in";
+static const char default_program[] = STAGE_PROGRAM;
 static const char variable[] = "ONES_STAGE_IN";
 
 static bool given;

@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pages import FROM_SOURCE, Typed, typed
 from steering import Steering
 
 if TYPE_CHECKING:
@@ -19,30 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-PROMPT = re.compile(r"(?:(?P<user>[a-z]+)@)?(?P<node>[a-z0-9]+)(?P<kind>[#$]) (?P<command>.*)")
-
-
-@dataclass(frozen=True)
-class Typed:
-    """A command as a page shows it: `ctl# ...` for root there, `alice@ctl$ ...` for a user."""
-
-    section: str
-    node: str
-    user: str | None
-    command: str
-
-
-def typed(page: str) -> list[Typed]:
-    """The commands of a page's console blocks, in order."""
-    found, section, inside = [], "", False
-    for line in (ROOT / "docs" / page).read_text().splitlines():
-        if line.startswith("```"):
-            inside = line == "```console"
-        elif line.startswith("## "):
-            section = line[3:]
-        elif inside and (match := PROMPT.fullmatch(line)):
-            found.append(Typed(section, match["node"], match["user"], match["command"]))
-    return found
 
 
 def follow(cluster: Cluster, commands: list[Typed]) -> list[str]:
@@ -76,7 +53,8 @@ def bare(cluster: Cluster) -> Iterator[Cluster]:
         subprocess.run(["docker", "cp", "--quiet", tool, f"{name}:/usr/bin/systemctl"], check=True)
         cluster.run(node, "mkdir -p /etc/systemd/system; pkill -f '[o]nes-agent'; true")
     cluster.run("ctl", "pkill -f '[o]nes-release'; true")
-    follow(cluster, [one for one in typed("operators.md") if one.section.startswith("8.")])
+    page = typed("operators.md", FROM_SOURCE)
+    follow(cluster, [one for one in page if one.section.startswith("8.")])
     yield cluster
     subprocess.run([script, "down"], env=with_ones, check=True)
 
@@ -85,7 +63,7 @@ def test_the_operators_page_installs_observes_enables_and_removes(bare: Cluster)
     before = slurm_without_ones(bare)
     assert "onesd" not in before
     assert "elastic" not in bare.run("ctl", "sbatch --help").stdout
-    commands = typed("operators.md")
+    commands = typed("operators.md", FROM_SOURCE)
     install = [one for one in commands if not one.section.startswith("8.")]
     until = next(i for i, one in enumerate(install) if one.section.startswith("7."))
     follow(bare, install[:until])

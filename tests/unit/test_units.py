@@ -66,6 +66,14 @@ def test_the_gpus_stay_visible_to_the_agent() -> None:
     )
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_a_name_space_that_is_in_its_own_way(name: str) -> None:
+    # systemd looks for these folders before the very command that makes them, and what such a
+    # command mounts nobody else sees.
+    assert all(path.startswith("-") for path in service(name).get("ReadWritePaths", "").split())
+    assert not re.search(r"^Exec.*\bmount\b", (UNITS / name).read_text(), re.MULTILINE)
+
+
 def test_job_submit_can_read_the_heartbeat(tmp_path: Path) -> None:
     assert int(service("onesd.service")["RuntimeDirectoryMode"], 8) & stat.S_IXOTH
     before = os.umask(0o077)
