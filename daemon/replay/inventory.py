@@ -92,8 +92,10 @@ def _is_toml(path: Path, text: str) -> bool:
 def _loaded(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
+    except ValueError as fault:  # a number of too many digits is one, too
         raise TraceError(path, f"is not TOML: {fault}") from None
+    except RecursionError:
+        raise TraceError(path, "is not TOML: it is nested too deeply") from None
 
 
 def _from_table(path: Path, text: str) -> Iterator[Node]:

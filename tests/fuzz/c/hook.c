@@ -1,0 +1,34 @@
+/* What slurmctld has in the environment of the hook, and the path of the socket. */
+
+#define main hook_main
+#include "../../../slurm_ext/hooks/ones_event.c"
+#undef main
+
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char *text = malloc(size + 1), *parts[3] = { NULL }, *rest;
+	char *arguments[] = { "ones-event", NULL, NULL };
+
+	if (text == NULL)
+		abort();
+	memcpy(text, data, size);
+	text[size] = '\0';
+	rest = text;
+	for (int i = 0; i < 3 && rest != NULL; i++)
+		parts[i] = strsep(&rest, "\x1e");
+	unsetenv("SLURM_SCRIPT_CONTEXT");
+	unsetenv("SLURM_JOB_ID");
+	if (parts[0] != NULL)
+		setenv("SLURM_SCRIPT_CONTEXT", parts[0], 1);
+	if (parts[1] != NULL)
+		setenv("SLURM_JOB_ID", parts[1], 1);
+	arguments[1] = parts[2] != NULL ? parts[2] : "/nonexistent";
+	if (hook_main(2, arguments) != 0)
+		abort();
+	alarm(0);
+	signal(SIGALRM, SIG_DFL);
+	free(text);
+	return 0;
+}

@@ -1,0 +1,98 @@
+"""Each parser and each door takes hostile input for a moment; scripts/fuzz does so for hours."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fuzz.found import FOUND
+from fuzz.mutating import Mutator
+from fuzz.registry import TARGETS
+from fuzz.shrinking import shrunk
+from fuzz.target import Broken, Target, try_on, watching, weight
+
+INPUTS = 100  # of each target
+
+
+@pytest.fixture(autouse=True)
+def _bounded() -> Iterator[None]:
+    with watching():
+        yield
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hostile_input_finds_nothing(name: str) -> None:
+    target = TARGETS[name]
+    mutator = Mutator(target.seeds, target.words, largest=target.largest)
+    rng = random.Random(1)
+    inputs = [*target.seeds, *FOUND.get(name, ()), *(mutator.fresh(rng) for _ in range(INPUTS))]
+    with target.open():
+        found = {data[:2000]: finding for data in inputs if (finding := try_on(target, data))}
+    assert found == {}
+
+
+def test_what_was_found_is_of_targets_that_there_are() -> None:
+    assert set(FOUND) <= set(TARGETS)
+
+
+def _fed(data: bytes) -> object:
+    match data[:1]:
+        case b"c":
+            raise KeyError(data)
+        case b"d":
+            raise ValueError("bad input")
+        case b"l":
+            raise ValueError("two\nlines")
+        case b"b":
+            raise Broken("wrong")
+        case b"h":
+            while True:
+                pass
+        case b"w":
+            return ["x"] * 1000
+    return None
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"c", "crash: KeyError in test_fuzz.py:_fed"),
+        (b"d", None),
+        (b"l", "fault: lines"),
+        (b"b", "broken: wrong"),
+        (b"h", "hang"),
+        (b"w", "answer"),
+        (b"", None),
+    ],
+)
+def test_what_must_not_be_is_found(data: bytes, kind: str | None) -> None:
+    target = Target(
+        name="x", feed=_fed, seeds=(b"x",), faults=(ValueError,), seconds=0.05, most=1000
+    )
+    found = try_on(target, data)
+    assert (None if found is None else found.kind) == kind
+
+
+def test_the_same_seed_makes_the_same_inputs() -> None:
+    mutator = Mutator([b'{"a": [1, 2]}', b"x=1"], [b"y"], largest=1000)
+    one, two = ([mutator.fresh(rng) for _ in range(200)] for rng in map(random.Random, (5, 5)))
+    assert one == two
+    assert len(set(one)) > 150
+    assert max(map(len, one)) <= 1000
+
+
+def test_an_input_is_cut_to_what_finds_the_same() -> None:
+    assert shrunk(b"aaaa(bbb)cc(dddd", lambda data: data.count(b"(") >= 2) == b"(("
+
+
+def test_an_answer_is_weighed_no_further_than_needed() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert weight(endless, 1000) > 1000
+    assert weight({"a": "x" * 50}, 1000) > 50
