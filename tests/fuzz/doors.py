@@ -286,7 +286,7 @@ def _join(data: bytes) -> object:
     return None
 
 
-def _request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
+def a_request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body:
@@ -317,16 +317,16 @@ TARGETS = (
         guided=False,
         seconds=5.0,
         seeds=(
-            *(_request("GET", f"/v1/{ask}") for ask in _ASKS),
-            _request("GET", "/metrics"),
-            _request("GET", "/v1/policy"),
-            _request("POST", "/v1/policy", b'{"policy": "srtf"}'),
-            _request("POST", "/v1/pause", b'{"reason": "disks"}'),
-            _request("POST", "/v1/resume", b"{}"),
-            _request("POST", "/v1/page", b'{"digest": "' + b"0" * 64 + b'"}'),
-            _request("POST", "/v1/estimate", b'{"user": "nobody", "name": "train", "gpus": 4}'),
-            _request("GET", "/v1/lease/3", Authorization="Munge 0", Ones_Node="n1"),
-            _request("POST", "/v1/agent", NODE, Authorization="Munge 0", Ones_Node="n1"),
+            *(a_request("GET", f"/v1/{ask}") for ask in _ASKS),
+            a_request("GET", "/metrics"),
+            a_request("GET", "/v1/policy"),
+            a_request("POST", "/v1/policy", b'{"policy": "srtf"}'),
+            a_request("POST", "/v1/pause", b'{"reason": "disks"}'),
+            a_request("POST", "/v1/resume", b"{}"),
+            a_request("POST", "/v1/page", b'{"digest": "' + b"0" * 64 + b'"}'),
+            a_request("POST", "/v1/estimate", b'{"user": "nobody", "name": "train", "gpus": 4}'),
+            a_request("GET", "/v1/lease/3", Authorization="Munge 0", Ones_Node="n1"),
+            a_request("POST", "/v1/agent", NODE, Authorization="Munge 0", Ones_Node="n1"),
         ),
         words=_WORDS,
         largest=16384,
@@ -338,12 +338,12 @@ TARGETS = (
         guided=False,
         seconds=5.0,
         seeds=(
-            *(_request("GET", path) for path in ("/", "/static/page.js", "/data/state")),
-            *(_request("GET", path) for path in ("/data/changes", "/data/job/3", "/data/sharing")),
-            _request("POST", "/sign-in", b'{"secret": "0123456789"}', **_ORIGIN),
-            _request("POST", "/sign-out", b"{}", Cookie="ones-0=x", Ones_Proof="y", **_ORIGIN),
+            *(a_request("GET", path) for path in ("/", "/static/page.js", "/data/state")),
+            *(a_request("GET", path) for path in ("/data/changes", "/data/job/3", "/data/sharing")),
+            a_request("POST", "/sign-in", b'{"secret": "0123456789"}', **_ORIGIN),
+            a_request("POST", "/sign-out", b"{}", Cookie="ones-0=x", Ones_Proof="y", **_ORIGIN),
             *(
-                _request("POST", f"/do/{order}", b"{}", Cookie="a=b", Ones_Proof="x", **_ORIGIN)
+                a_request("POST", f"/do/{order}", b"{}", Cookie="a=b", Ones_Proof="x", **_ORIGIN)
                 for order in ("pause", "resume", "policy")
             ),
         ),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 from fuzz import slurm_answers as slurm
+from fuzz.doors import a_request
 from fuzz.files import CONFIG
+from fuzz.messages import NODE
 
+_LONG = NODE.replace(b'"op":"live"', b'"op":"' + b"x" * 5000 + b'"')
 FOUND: dict[str, tuple[bytes, ...]] = {
     # ClusterShell takes a number beside brackets as a part of those in them; no ValueError came.
     "hostlists": (b"n[1-2]21474836482", b"n[1-9/2],x[08-\r\n11]y", b"n[1-3,7]" + b"9" * 5000),
@@ -61,5 +64,11 @@ FOUND: dict[str, tuple[bytes, ...]] = {
     ),
     "clusters": (b"[[nodes]]\ngpus = " + b"9" * 5000, b"[[nodes]]\ngpus = " + b"[" * 20000),
     "batch-scripts": (b"#!/bin/bash\n#SBATCH --gpus=" + b"=v10s" * 1000,),
+    # What can't be read was answered with, however long it was.
+    "door-onesd": (
+        b"GET /v1/status HTTP/0\r\n\r\n",
+        a_request("POST", "/v1/agent", _LONG, Authorization="Munge 0", Ones_Node="n1"),
+    ),
+    "door-page": (a_request("POST", "/sign-in", b'{"secret": "', Origin="http://localhost")[:-5],),
     "solve": (b'{"policy": "' + b"9" * 5000 + b'"}', '{"policy": "\u2028"}'.encode()),
 }

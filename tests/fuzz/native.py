@@ -14,10 +14,11 @@ from fuzz.running import Found, Result
 
 HERE = Path(__file__).resolve().parent / "c"
 ROOT = Path(__file__).resolve().parents[2]
+INCLUDES = tuple(f"-I{folder}" for folder in (HERE, ROOT / "slurm_ext/spank"))
 FLAGS = (
     *("-g", "-O1", "-std=gnu11", "-fno-omit-frame-pointer"),
     *("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"),
-    *(f"-I{HERE}", f"-I{ROOT / 'slurm_ext/spank'}", f"-I{ROOT / 'slurm_ext/hooks'}"),
+    *INCLUDES,
 )
 _RUNS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 
@@ -112,12 +113,16 @@ def run(harness: Harness, *, seed: int, inputs: int, seconds: float) -> Result:
     return result
 
 
+def source_of(harness: Harness) -> Path:
+    """The file with the function that libFuzzer calls."""
+    return HERE / f"{harness.name.removeprefix('c-').replace('-', '_')}.c"
+
+
 def build(harness: Harness, place: Path) -> tuple[Path | None, str]:
     """The program, or why there is none."""
     program = place / "program"
-    source = HERE / f"{harness.name.removeprefix('c-').replace('-', '_')}.c"
     others = [str(ROOT / "slurm_ext/spank" / other) for other in harness.beside]
-    command = ["clang", *FLAGS, "-o", str(program), str(source), *others]
+    command = ["clang", *FLAGS, "-o", str(program), str(source_of(harness)), *others]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return None, next(

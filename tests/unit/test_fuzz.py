@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fuzz import native
 from fuzz.found import FOUND
 from fuzz.mutating import Mutator
 from fuzz.registry import TARGETS
@@ -35,6 +38,20 @@ def test_hostile_input_finds_nothing(name: str) -> None:
     with target.open():
         found = {data[:2000]: finding for data in inputs if (finding := try_on(target, data))}
     assert found == {}
+
+
+@pytest.mark.parametrize("name", native.HARNESSES)
+def test_the_c_of_the_plugin_and_the_hook_stands_hostile_input(name: str, tmp_path: Path) -> None:
+    harness = native.HARNESSES[name]
+    if shutil.which("clang") is None:
+        if shutil.which("cc") is None:
+            pytest.skip("no C compiler; apt-get install build-essential")
+        command = ["cc", *native.INCLUDES, "-fsyntax-only", "-Wall", "-Werror"]
+        subprocess.run([*command, native.source_of(harness)], check=True, timeout=60)
+        return
+    result = native.run(harness, seed=1, inputs=300, seconds=20)
+    assert (result.fault, result.found) == ("", [])
+    assert result.inputs >= 300
 
 
 def test_what_was_found_is_of_targets_that_there_are() -> None:
