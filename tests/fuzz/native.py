@@ -89,7 +89,7 @@ def run(harness: Harness, *, seed: int, inputs: int, seconds: float) -> Result:
         for at, data in enumerate(harness.seeds):
             (corpus / f"{at}").write_bytes(data)
         words = place / "words"
-        words.write_text("".join(f'"{word}"\n' for word in harness.words))
+        words.write_text("".join(f'"{word}"\n' for word in ("=", *harness.words)))
         command = [
             *(str(program), f"-runs={inputs}", f"-max_total_time={max(1, int(seconds))}"),
             *(f"-seed={seed % 2**31 or 1}", f"-max_len={harness.largest}", "-timeout=5"),
