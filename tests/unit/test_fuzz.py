@@ -21,6 +21,7 @@ from fuzz.shrinking import shrunk
 from fuzz.target import Broken, Target, try_on, watching, weight
 
 INPUTS = 100  # of each target
+RUN = ("c-reply", "c-stage-in")  # of the C; the others are looked at by the compiler alone
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def test_hostile_input_finds_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", native.HARNESSES)
 def test_the_c_of_the_plugin_and_the_hook_stands_hostile_input(name: str, tmp_path: Path) -> None:
     harness = native.HARNESSES[name]
-    if shutil.which("clang") is None:
+    if shutil.which("clang") is None or name not in RUN:
         if shutil.which("cc") is None:
             pytest.skip("no C compiler; apt-get install build-essential")
         command = ["cc", *native.INCLUDES, "-fsyntax-only", "-Wall", "-Werror"]
