@@ -62,7 +62,11 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         b"round = " + b"[" * 20000,
         CONFIG.replace(b"0.0.0.0", b"9" * 5000),
     ),
-    "clusters": (b"[[nodes]]\ngpus = " + b"9" * 5000, b"[[nodes]]\ngpus = " + b"[" * 20000),
+    "clusters": (
+        b"[prices]\nv100 = " + b"9" * 400,
+        b"[[nodes]]\ngpus = " + b"9" * 5000,
+        b"[[nodes]]\ngpus = " + b"[" * 20000,
+    ),
     "batch-scripts": (b"#!/bin/bash\n#SBATCH --gpus=" + b"=v10s" * 1000,),
     # What can't be read was answered with, however long it was.
     "door-onesd": (
