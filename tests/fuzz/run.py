@@ -101,4 +101,4 @@ def _as_json(result: Result) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="scripts/fuzz")

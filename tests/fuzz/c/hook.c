@@ -1,6 +1,9 @@
 /* What slurmctld has in the environment of the hook, and the path of the socket. */
 
+#define _GNU_SOURCE
+
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* libFuzzer has an alarm of its own, which the hook must not take away from it. */
@@ -15,7 +18,17 @@ static void (*no_signal(int number, void (*handler)(int)))(int)
 	return handler;
 }
 
+/* It leaves its socket to its end, which does not come here. */
+static int opened = -1;
+
+static int socket_to_close(int domain, int type, int protocol)
+{
+	opened = socket(domain, type, protocol);
+	return opened;
+}
+
 #define alarm no_alarm
+#define socket socket_to_close
 #define signal no_signal
 #define main hook_main
 #include "../../../slurm_ext/hooks/ones_event.c"
@@ -44,6 +57,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	arguments[1] = parts[2] != NULL ? parts[2] : "/nonexistent";
 	if (hook_main(2, arguments) != 0)
 		abort();
+	if (opened >= 0)
+		close(opened);
+	opened = -1;
 	free(text);
 	return 0;
 }
