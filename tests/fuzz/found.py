@@ -71,6 +71,9 @@ FOUND: dict[str, tuple[bytes, ...]] = {
     # What can't be read was answered with, however long it was.
     "door-onesd": (
         b"GET /v1/status HTTP/0\r\n\r\n",
+        # Signed by an agent that names no node: a KeyError.
+        a_request("POST", "/v1/agent", NODE, Authorization="Munge 0"),
+        a_request("GET", "/v1/lease/3", Authorization="Munge 0"),
         a_request("POST", "/v1/agent", _LONG, Authorization="Munge 0", Ones_Node="n1"),
     ),
     "door-page": (a_request("POST", "/sign-in", b'{"secret": "', Origin="http://localhost")[:-5],),

@@ -458,6 +458,12 @@ def test_a_flood_of_refusals_fills_no_disk(
     assert 10 <= len(lines) < 50
 
 
+def test_an_agent_that_names_no_node_is_refused(onesd: Served, visitor: Visitor) -> None:
+    credential = sealing.sign_as(os.geteuid(), LEASE_PURPOSE, "", b"7")
+    status, text, _ = visitor.ask("GET", "/v1/lease/7", {"Authorization": f"Munge {credential}"})
+    assert (status, b"Ones-Node" in text) == (401, True)
+
+
 def test_what_is_no_request_fills_no_disk(
     onesd: Served, visitor: Visitor, caplog: pytest.LogCaptureFixture
 ) -> None:
