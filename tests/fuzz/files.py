@@ -127,6 +127,7 @@ def _trace(data: bytes) -> object:
         (beside / "plain/placements.csv").write_bytes(PLACEMENTS)
         (beside / "plain/scalability.csv").write_bytes(SCALABILITY)
         (beside / "plain/validation-16.csv").write_bytes(VALIDATION)
+        (beside / "plain/validation-64.csv").write_bytes(VALIDATION)
     return in_file(
         data, "trace", lambda file: traces.read(file, profiles=beside, note=lambda _: None)
     )

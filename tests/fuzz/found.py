@@ -6,7 +6,7 @@ import json
 
 from fuzz import slurm_answers as slurm
 from fuzz.doors import a_request
-from fuzz.files import CONFIG
+from fuzz.files import CONFIG, NAMED
 from fuzz.messages import NODE
 
 _LONG = NODE.replace(b'"op":"live"', b'"op":"' + b"x" * 5000 + b'"')
@@ -56,6 +56,7 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         b'{"host": "n1", "port": -Infinity, "control": "x", "secret": "00ff"}',
         b"[" * 20000,
     ),
+    "traces": (NAMED.replace(b"plain", b"p" * 300),),  # too long for the name of a folder
     "throughputs": (b"[" * 20000, b"9" * 5000),
     "configuration": (
         b"round = " + b"9" * 5000,
