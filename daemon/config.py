@@ -263,8 +263,10 @@ def _read(file: Path) -> Mapping[str, Any]:
         raise ConfigError(
             f"{file}: {fault.strerror}; write it, or name another with --config or ONES_CONF"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+    except ValueError as fault:  # no UTF-8, no TOML, or a number of too many digits
         raise ConfigError(f"{file}: not TOML: {fault}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: not TOML: it is nested too deeply") from None
 
 
 def _explain(fault: str, owner: Mapping[str, Path], path: Path) -> str:

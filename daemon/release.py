@@ -346,7 +346,7 @@ def read_paths(config: Path) -> dict[str, Path]:
     for file in [config, *sorted((config.parent / "ones.d").glob("*.toml"))]:
         try:
             said = tomllib.loads(file.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        except (OSError, ValueError, RecursionError):
             continue
         found |= {key: said[key] for key in found if isinstance(said.get(key), str)}
     return {key: Path(value) for key, value in found.items()}

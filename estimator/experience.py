@@ -282,10 +282,15 @@ def _usual(lengths: Sequence[float]) -> float:
 
 
 def _kept(records: dict[Key, Records], key: Key, most: int) -> Records:
-    """The records under a key, made where missing; the oldest go where there are too many."""
+    """The records under a key, made where missing; the least used go where there are too many.
+
+    So no number of new names makes those forgotten that jobs still report under.
+    """
     found = records.get(key)
-    if found is None:
-        found = records[key] = Records()
-        if len(records) > most:
-            del records[next(iter(records))]
+    if found is not None and len(records) < most:
+        return found
+    records.pop(key, None)
+    records[key] = found = Records() if found is None else found
+    if len(records) > most:
+        del records[next(iter(records))]
     return found

@@ -150,7 +150,7 @@ def make(name: str, *, max_wait: Seconds | None = None, site: Site | None = None
             here if max_wait is None else replace(here, max_wait=max_wait), given
         )
     except ValueError as fault:
-        raise ValueError(f"policy '{name}': {fault}") from None
+        raise ValueError(f"policy {name!r:.200}: {fault}") from None
 
 
 def settings_of(policy: Policy) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ def _read_name(name: str) -> tuple[str, Mapping[str, str]]:
     plain = ":".join(part for part in parts if "=" not in part)
     given = dict(part.split("=", 1) for part in parts if "=" in part)
     if plain not in _POLICIES:
-        raise ValueError(f"no policy '{name}'; choose one of: {choices()}")
+        raise ValueError(f"no policy {name!r:.200}; choose one of: {choices()}")
     return plain, given
 
 
@@ -188,7 +188,7 @@ def _read(defaults: Any, given: Mapping[str, str]) -> dict[str, Any]:
     for key, text in given.items():
         if key not in known:
             allowed = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"it has no setting '{key}'; known: {allowed}")
+            raise ValueError(f"it has no setting {key!r:.60}; known: {allowed}")
         before = known[key]
         kind = "a number"
         try:
@@ -205,5 +205,5 @@ def _read(defaults: Any, given: Mapping[str, str]) -> dict[str, Any]:
             else:
                 read[key] = _number(text)
         except (KeyError, ValueError):
-            raise ValueError(f"its setting {key} is not {kind}: '{text}'") from None
+            raise ValueError(f"its setting {key} is not {kind}: {text!r:.60}") from None
     return read

@@ -46,19 +46,19 @@ class Sizes:
         for part in text.split(","):
             match = _RANGE.fullmatch(part)
             if match is None:
-                raise ValueError(f"sizes '{text}': '{part}' is not a size; use 2-16 or 1,2,4,8")
+                raise ValueError(f"sizes {text!r}: {part!r} is not a size; use 2-16 or 1,2,4,8")
             least = int(match[1])
             most = int(match[2] or least)
             step = int(match[3] or 1)
             if min(least, most, step) < 1:
-                raise ValueError(f"sizes '{text}': '{part}' has a zero; sizes start at 1 GPU")
+                raise ValueError(f"sizes {text!r}: {part!r} has a zero; sizes start at 1 GPU")
             if least > most:
-                raise ValueError(f"sizes '{text}': '{part}' runs backwards; use {most}-{least}")
+                raise ValueError(f"sizes {text!r}: {part!r} runs backwards; use {most}-{least}")
             if most > MOST_GPUS:
-                raise ValueError(f"sizes '{text}': '{part}' is more than {MOST_GPUS} GPUs")
+                raise ValueError(f"sizes {text!r}: {part!r} is more than {MOST_GPUS} GPUs")
             named += (most - least) // step + 1
             if named > MOST_GPUS:
-                raise ValueError(f"sizes '{text}' repeat themselves; use a range such as 2-16")
+                raise ValueError(f"sizes {text!r} repeat themselves; use a range such as 2-16")
             counts.update(range(least, most + 1, step))
         return cls(tuple(sorted(counts)))
 

@@ -84,7 +84,7 @@ _COLUMNS = (
 )
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None assigned"})
 _UNSET = 0xFFFFFFF0  # Slurm prints its NO_VAL and INFINITE as numbers from here on
-_SWITCH = re.compile(r"SwitchName=(\S+) Level=([0-9]{1,9}) .*?Nodes=(\S*)")
+_SWITCH = re.compile(r"^ *SwitchName=(\S+) Level=([0-9]{1,9}) .*?Nodes=(\S*)", re.MULTILINE)
 
 
 class CommandReader:

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 
+def in_a_line(text: str, *, longest: int = 2000) -> str:
+    """Foreign text as a message may show it: on one line, with nothing hidden in it, and cut."""
+    kept = text if len(text) <= longest else text[: longest - 3] + "..."
+    if kept.isprintable():
+        return kept
+    return "".join(
+        char if char.isprintable() else " " if char in "\n\r\t" else ascii(char)[1:-1]
+        for char in kept
+    )
+
+
 class OnesError(Exception):
-    """The root of our errors; its text is one line that names the fault and the next step."""
+    """The root of our errors; its text is one line that names the fault and the next step.
+
+    Much of that line may be foreign: it is cut, and line ends and control characters are spelt out.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(in_a_line(text))
 
 
 class SlurmError(OnesError):

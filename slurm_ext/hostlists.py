@@ -12,6 +12,8 @@ from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
     NodeSetException,
 )
 
+from ones.slurm_ext.errors import in_a_line
+
 MOST_NAMES = 65_536  # of one hostlist; as many nodes as Slurm can have
 REMEMBERED = 256  # names of one that is kept in memory
 MOST_BRACKETS = 16  # of one part of it
@@ -35,30 +37,42 @@ def expand(text: str) -> tuple[str, ...]:
 
     Raises ValueError with one line for text that is no hostlist, or stands for too many names.
     """
-    known = _short(text)
-    return _expanded(text) if known is None else known
+    try:
+        known = _short(text)
+        return _expanded(text) if known is None else known
+    except (NodeSetException, AssertionError) as fault:  # of a bracket beside other digits, say
+        raise _no_hostlist(text, str(fault)) from None
 
 
 @lru_cache(maxsize=16384)
 def _short(text: str) -> tuple[str, ...] | None:
     """Most are read in every round, and never change; long ones would fill the memory."""
-    return _expanded(text) if sum(map(_count, _parts(text))) <= REMEMBERED else None
+    return _expanded(text) if sum(map(_count, _sound_parts(text))) <= REMEMBERED else None
 
 
 def _expanded(text: str) -> tuple[str, ...]:
+    parts = _sound_parts(text)
+    if sum(map(_count, parts)) > MOST_NAMES:
+        shown = in_a_line(text, longest=80)
+        raise ValueError(f"'{shown}' stands for more than {MOST_NAMES} names")
+    names: list[str] = []
+    for part in parts:
+        names += NodeSet(part, resolver=RESOLVER_NOGROUP)
+    return tuple(dict.fromkeys(names))
+
+
+def _sound_parts(text: str) -> list[str]:
+    """Its parts, all of which can be read."""
     parts = _parts(text)
     strange = next((part for part in parts if not _is_part(part)), None)
     if strange is not None:
-        raise ValueError(f"'{text[:80]}' is not a hostlist: '{strange[:40]}' can't be read")
-    if sum(map(_count, parts)) > MOST_NAMES:
-        raise ValueError(f"'{text[:80]}' stands for more than {MOST_NAMES} names")
-    names: list[str] = []
-    try:
-        for part in parts:
-            names += NodeSet(part, resolver=RESOLVER_NOGROUP)
-    except NodeSetException as fault:
-        raise ValueError(f"'{text[:80]}' is not a hostlist: {fault}") from None
-    return tuple(dict.fromkeys(names))
+        raise _no_hostlist(text, f"'{in_a_line(strange, longest=40)}' can't be read")
+    return parts
+
+
+def _no_hostlist(text: str, why: str) -> ValueError:
+    shown = in_a_line(text, longest=80)
+    return ValueError(f"'{shown}' is not a hostlist: {in_a_line(why, longest=200)}")
 
 
 def _is_part(part: str) -> bool:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.counts import count_in
+from ones.slurm_ext.errors import in_a_line
 from ones.slurm_ext.snapshot import MARK
 
 LONGEST = 1024
@@ -55,13 +56,15 @@ class Mark:
         for item in text.removeprefix(MARK).split(";"):
             key, equals, value = item.partition("=")
             if not equals or not key or key in values:
-                raise ValueError(f"its mark has '{item}' where one key=value belongs")
+                raise ValueError(
+                    f"its mark has '{in_a_line(item[:60])}' where one key=value belongs"
+                )
             values[key] = value
         missing = [key for key in ("sizes", "request", "held") if key not in values]
         if missing:
             raise ValueError(f"its mark lacks {missing[0]}")
         if values["held"] not in ("0", "1"):
-            raise ValueError(f"its mark says held={values['held']}, not 0 or 1")
+            raise ValueError(f"its mark says held={in_a_line(values['held'][:20])}, not 0 or 1")
         return cls(
             sizes=Sizes.parse(values["sizes"]),
             request=_count(values, "request", least=1) or 1,
@@ -95,5 +98,5 @@ def _count(values: dict[str, str], key: str, *, least: int) -> int | None:
         return None
     count = count_in(text)
     if count is None or not least <= count <= MOST_COUNT:
-        raise ValueError(f"its mark says {key}={text[:20]}, not a count")
+        raise ValueError(f"its mark says {key}={in_a_line(text[:20])}, not a count")
     return count

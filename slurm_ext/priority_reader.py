@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from ones.slurm_ext.command_reader import entries, seconds_of
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.job_json import number
+from ones.slurm_ext.job_json import MALFORMED, number
 from ones.slurm_ext.priority import (
     Association,
     Multifactor,
@@ -28,7 +28,6 @@ from ones.slurm_ext.priority import (
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 CONFIG, PARTITIONS, QOS, ASSOCIATIONS, SHARES = 600.0, 60.0, 60.0, 300.0, 30.0  # seconds
-_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ class PriorityReader:
                     max_time=60.0 * number(limit) if number(limit) else None,
                     tres=tres_in(entry["tres"]["configured"]),
                 )
-            except _MALFORMED as fault:
+            except MALFORMED as fault:
                 log.warning("a partition is left out of Slurm's order: %r", fault)
         totals = self.commands.run("sinfo", "--all", "--noheader", "--Node", "--format=%N|%c")
         sizes = dict(line.strip().split("|", 1) for line in totals.splitlines() if "|" in line)

@@ -85,6 +85,13 @@ def available(timeout: float = 20.0) -> str | None:
 
 def refuse_other_releases(answer: Mapping[str, Any]) -> None:
     """Raise unless PySlurm was compiled for the libslurm and the slurmctld that are in use."""
+    try:
+        _refuse_other_releases(answer)
+    except MALFORMED as fault:
+        raise SlurmError("pyslurm", f"does not say what it is built for: {fault!r}") from None
+
+
+def _refuse_other_releases(answer: Mapping[str, Any]) -> None:
     built_for = ".".join(map(str, answer["built_for"][:2]))
     if answer["library"] != answer["built_for_library"]:
         raise SlurmError(
@@ -134,12 +141,7 @@ class _Worker:
                     raise SlurmError("pyslurm", f"its process ended: {self._last_complaint()}")
         except BrokenPipeError as error:
             raise SlurmError("pyslurm", f"its process ended: {self._last_complaint()}") from error
-        answer: Mapping[str, Any] = json.loads(b"".join(pieces))
-        if "error" in answer:
-            raise (SlurmUnreachable if answer["unreachable"] else SlurmError)(
-                "pyslurm", answer["error"]
-            )
-        return answer
+        return answer_in(b"".join(pieces))
 
     def _last_complaint(self) -> str:
         self._process.wait()
@@ -156,6 +158,20 @@ class _Worker:
                 pipe.close()
 
 
+def answer_in(line: bytes) -> Mapping[str, Any]:
+    """The worker's answer. Raises SlurmError for what is none, or says that something is wrong."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as fault:
+        raise SlurmError("pyslurm", f"its answer is not JSON: {fault}") from None
+    if not isinstance(answer, Mapping):
+        raise SlurmError("pyslurm", "its answer is no object of JSON")
+    if "error" in answer:
+        kind = SlurmUnreachable if answer.get("unreachable") else SlurmError
+        raise kind("pyslurm", str(answer["error"]))
+    return answer
+
+
 def _environment() -> dict[str, str]:
     """Ours, less the variables by which a job or a user steers Slurm's library."""
     return {
@@ -166,7 +182,11 @@ def _environment() -> dict[str, str]:
 
 
 def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
-    """The worker's answer as records."""
+    """The worker's answer as records. Raises SlurmError where it has no lists of them."""
+    listed = [answer.get(what) for what in ("jobs", "nodes")]
+    topology = answer.get("topology")
+    if not all(isinstance(each, list) for each in listed) or not isinstance(topology, str):
+        raise SlurmError("pyslurm", "its answer has no jobs, nodes and topology")
     jobs: dict[int, JobRecord] = {}
     nodes: dict[str, NodeRecord] = {}
     unread: dict[str, str] = {}
@@ -182,7 +202,7 @@ def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
             nodes[node.name] = node
         except RecordFault as fault:
             unread[fault.record] = fault.reason
-    switches = switches_of(answer["topology"])
+    switches = switches_of(topology)
     return Snapshot(taken=taken, jobs=jobs, nodes=nodes, switches=switches, unread=unread)
 
 
@@ -191,7 +211,8 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
     try:
         return checked(_job_record(fields))
     except MALFORMED as fault:
-        raise RecordFault(f"job {str(fields.get('id'))[:20]}", fault) from None
+        name = fields.get("id") if isinstance(fields, Mapping) else None
+        raise RecordFault(f"job {str(name)[:20]}", fault) from None
 
 
 def node_record(fields: Mapping[str, Any]) -> NodeRecord:
@@ -199,7 +220,8 @@ def node_record(fields: Mapping[str, Any]) -> NodeRecord:
     try:
         return checked(_node_record(fields))
     except MALFORMED as fault:
-        raise RecordFault(f"node {str(fields.get('name'))[:80]}", fault) from None
+        name = fields.get("name") if isinstance(fields, Mapping) else None
+        raise RecordFault(f"node {str(name)[:80]}", fault) from None
 
 
 def _job_record(fields: Mapping[str, Any]) -> JobRecord:

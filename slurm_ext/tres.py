@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_IN_PARENTHESES = re.compile(r"\([^)]*\)")
+_IN_PARENTHESES = re.compile(r"\([^()]*\)")  # without `(`, or the work would grow with its square
 _GPU = re.compile(r"(?:gres[/:])?gpu(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
 _SHARD = re.compile(r"(?:gres[/:])?shard(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
-_SHARDS_HELD = re.compile(r"shard(?::[^:(,]+)*\(([0-9]+/[0-9]+(?:,[0-9]+/[0-9]+)*)\)")
+_PART = r"[0-9]{1,9}/[0-9]{1,9}"  # of one GPU so many of so many
+_SHARDS_HELD = re.compile(rf"shard(?::[^:(,]{{1,64}}){{0,2}}\(({_PART}(?:,{_PART}){{0,255}})\)")
 
 
 def gpus_by_type(text: str) -> dict[str, int]:

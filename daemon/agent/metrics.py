@@ -12,6 +12,7 @@ from prometheus_client import generate_latest as exposition
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ones.daemon.strangers import quiet
 from ones.daemon.wire import GpuSample
 from ones.slurm_ext.errors import OnesError
 
@@ -118,7 +119,7 @@ async def serve(metrics: Metrics, address: str) -> web.AppRunner:
 
     app = web.Application()
     app.router.add_get("/metrics", answer)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, logger=quiet(__name__), handle_signals=False)
     await runner.setup()
     try:
         await web.TCPSite(runner, host.strip("[]"), int(port)).start()

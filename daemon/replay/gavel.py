@@ -155,6 +155,10 @@ def throughputs(file: Path) -> Rates:
         table = json.loads(text_of(file))
     except json.JSONDecodeError as fault:
         raise TraceError(file, f"is not JSON: {fault.msg}", line=fault.lineno) from None
+    except ValueError as fault:  # a number of too many digits
+        raise TraceError(file, f"is not JSON: {fault}") from None
+    except RecursionError:
+        raise TraceError(file, "is nested too deeply to be a table of throughputs") from None
     if not isinstance(table, dict) or not table:
         raise TraceError(file, "is no table of throughputs by worker type")
     found: dict[tuple[str, int], dict[str, float]] = {}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -26,6 +25,7 @@ from ones.slurm_ext.hostlists import expand
 
 MOST_NODES = 65536
 MOST_GPUS = 256  # of a node
+MOST_PRICE = 1e12  # of a GPU and hour
 ANY_TYPE = "gpu"  # of a cluster of which nothing is said
 HOMOGENEOUS = ("aws", "v100")  # of Sia's and Gavel's clusters of one type
 FIELDS = ("name", "gpus", "type", "switches")
@@ -80,7 +80,9 @@ def prices(path: Path) -> dict[str, float]:
     for kind, price in found.items():
         if not _is_price(price):
             raise TraceError(
-                path, f"{quoted(kind)} has no price of 0 or more: {price!r}", column="prices"
+                path,
+                f"{quoted(kind)} has no price from 0 to {MOST_PRICE:g}: {price!r:.60}",
+                column="prices",
             )
     return {kind: float(price) for kind, price in found.items()}
 
@@ -92,8 +94,10 @@ def _is_toml(path: Path, text: str) -> bool:
 def _loaded(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
+    except ValueError as fault:  # a number of too many digits is one, too
         raise TraceError(path, f"is not TOML: {fault}") from None
+    except RecursionError:
+        raise TraceError(path, "is not TOML: it is nested too deeply") from None
 
 
 def _from_table(path: Path, text: str) -> Iterator[Node]:
@@ -158,7 +162,8 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _is_price(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= MOST_PRICE
 
 
 def _are_names(value: Any) -> TypeGuard[list[str]]:

@@ -10,6 +10,7 @@ from ones.daemon.replay.profiles import Profile, known, load
 from ones.daemon.replay.tables import Row, rows
 from ones.daemon.replay.workload import TraceJob
 
+LONGEST_NAME = 255  # bytes of a file's or folder's name
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 
@@ -55,4 +56,5 @@ def jobs(
 
 
 def _is_folder_name(name: str) -> bool:
-    return name not in (".", "..") and not {"/", "\\", "\0"} & set(name)
+    fits = len(name.encode()) <= LONGEST_NAME
+    return fits and name not in (".", "..") and not {"/", "\\", "\0"} & set(name)

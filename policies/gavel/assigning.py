@@ -76,7 +76,8 @@ def allox(problem: Problem) -> tuple[Shares, float]:
         job = problem.jobs[int(wide.argmax())]
         raise BadProblem(f"job {job}", "scale_factor", "AlloX serves jobs of one GPU only")
     jobs = len(problem.jobs)
-    workers = np.floor(problem.gpus[problem.pool]).astype(np.int64)
+    # More of a type than there are jobs would stay idle, and only take room here.
+    workers = np.floor(np.minimum(problem.gpus[problem.pool], max(jobs, 1))).astype(np.int64)
     speed = np.where(problem.usable & (workers > 0), problem.throughput, 0.0)
     with np.errstate(divide="ignore"):
         needed = problem.steps[:, None] / speed  # inf where it can't run

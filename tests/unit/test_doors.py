@@ -458,6 +458,25 @@ def test_a_flood_of_refusals_fills_no_disk(
     assert 10 <= len(lines) < 50
 
 
+def test_an_agent_that_names_no_node_is_refused(onesd: Served, visitor: Visitor) -> None:
+    credential = sealing.sign_as(os.geteuid(), LEASE_PURPOSE, "", b"7")
+    status, text, _ = visitor.ask("GET", "/v1/lease/7", {"Authorization": f"Munge {credential}"})
+    assert (status, b"Ones-Node" in text) == (401, True)
+
+
+def test_what_is_no_request_fills_no_disk(
+    onesd: Served, visitor: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", visitor.port), timeout=60) as link:
+            link.sendall(b"GET /v1/status HTTP/0\r\n\r\n")
+            link.shutdown(socket.SHUT_WR)
+            link.recv(65536)
+    assert visitor.report()[0] == 200
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
+    assert len(caplog.records) < 10
+
+
 def test_metrics_may_have_an_address_of_their_own(
     config: Path, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

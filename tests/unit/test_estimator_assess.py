@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from policy_builders import a_cluster, a_job, on
 
@@ -70,6 +72,18 @@ def test_undeclared_jobs_are_as_long_as_the_last_few_of_their_family() -> None:
     told = Progress(job=ONE, samples=100.0)
     lengths = [length(n) for n in (100.0, 100.0, 100.0, 5000.0, 4000.0, 9000.0, 200.0, 4100.0)]
     assert outlook(*lengths, progress={ONE: told}).remaining == pytest.approx(4000.0, rel=0.15)
+
+
+def test_families_that_are_heard_of_outlive_any_number_of_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ones.estimator.experience.FAMILIES", 3)
+    experience = taught(seen(), seen(gpus=4))
+    for number in range(20):
+        experience.observe(replace(seen(), family=f"mallory/{number}", job=JobId(100 + number)))
+        experience.observe(seen())
+    assert len(experience.of_family(FAMILY).points) == 2
+    assert len(experience.of_family("mallory/0").points) == 0
 
 
 def test_a_job_longer_than_its_family_is_near_its_end_and_goes_on_with_it() -> None:

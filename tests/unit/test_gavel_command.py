@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,18 @@ def test_numbers_at_the_edge_are_answered_or_refused(
         assert "\n" not in str(fault)
     else:
         assert found["policy"] == policy
+
+
+def test_allox_takes_no_more_room_for_gpus_that_no_job_can_have(tmp_path: Path) -> None:
+    many = a_case("allox", cluster={"v100": 1, "k80": 1_000_000})
+    for job in many["jobs"]:
+        job["steps_remaining"] = 10
+    few = {**many, "cluster": {"v100": 1, "k80": 2}}
+    tracemalloc.start()
+    try:
+        found = answer(written(tmp_path, many, "many.json"))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 20_000_000
+    assert found["allocation"] == answer(written(tmp_path, few, "few.json"))["allocation"]

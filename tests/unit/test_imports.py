@@ -37,7 +37,8 @@ ROOMS = {
     # The daemons' common ground.
     "release": ("daemon.release", "errors records"),
     "wire": (
-        "daemon.wire daemon.munge daemon.journal daemon.systemd daemon.pace daemon.descriptors",
+        "daemon.wire daemon.munge daemon.journal daemon.systemd daemon.pace daemon.descriptors"
+        " daemon.strangers",
         "errors",
     ),
     "times": ("daemon.times", "policies"),

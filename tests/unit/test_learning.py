@@ -179,6 +179,16 @@ def test_a_job_that_floods_keeps_its_latest_gradients_only(
     assert [row["epochs"] for row in world.rows("gradients")] == [3, 4, 5]
 
 
+def test_a_job_that_floods_with_batches_keeps_its_latest_observations_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "MOST_OBSERVATIONS", 3)
+    for batch in range(10, 16):
+        world.tell(msgspec.structs.replace(REPORT, batch=batch), at=float(batch))
+        world.take()
+    assert [row["batch"] for row in world.rows("observations")] == [13, 14, 15]
+
+
 def test_gradients_at_a_size_that_slurm_did_not_give_teach_nothing(world: World) -> None:
     world.tell(msgspec.structs.replace(NOISY, gpus=1))
     world.take()

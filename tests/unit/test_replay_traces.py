@@ -468,7 +468,7 @@ def test_a_description_may_tell_what_gpus_cost(tmp_path: Path) -> None:
     assert inventory.prices(file) == {"v100": 0.74}
     assert len(inventory.read(file)) == 1
     file.write_text("[prices]\nv100 = 'much'\n")
-    with pytest.raises(TraceError, match="column prices: 'v100' has no price of 0 or more: 'much'"):
+    with pytest.raises(TraceError, match=r"column prices: 'v100' has no price from 0 to 1e\+12"):
         inventory.prices(file)
     table = tmp_path / "c.csv"
     table.write_text("name,gpus,type\nn1,4,t4\n")

@@ -30,6 +30,7 @@ from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
 MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
+MOST_OBSERVATIONS = 2000  # rows that are kept of one job: one for each size and batch
 MOST_GRADIENTS = 1000  # rows that are kept of one job: one for each epoch and batch
 
 
@@ -116,14 +117,10 @@ class Learning:
                 cost = self._cost(record, report.resumed_seconds, at)
             if observation is not None:
                 self._store.put("observations", [{"at": at, **asdict(observation)}])
+                self._keep_latest("observations", record.id, MOST_OBSERVATIONS)
             if gradient is not None:
                 self._store.put("gradients", [{"at": at, **asdict(gradient)}])
-                self._store.write(
-                    "DELETE FROM gradients WHERE job = ?1 AND at <"
-                    " (SELECT at FROM gradients WHERE job = ?1 ORDER BY at DESC LIMIT 1 OFFSET ?2)",
-                    record.id,
-                    MOST_GRADIENTS - 1,
-                )
+                self._keep_latest("gradients", record.id, MOST_GRADIENTS)
         # Only what is on disk is in memory, too.
         if observation is not None:
             self._experience.observe(observation)
@@ -131,6 +128,15 @@ class Learning:
             self._experience.gradient(gradient)
         if cost is not None:
             self._experience.restart(cost)
+
+    def _keep_latest(self, table: str, job: int, most: int) -> None:
+        """Drop what a job told before its latest rows: it may tell as much as it likes."""
+        self._store.write(
+            f"DELETE FROM {table} WHERE job = ?1 AND at <"
+            f" (SELECT at FROM {table} WHERE job = ?1 ORDER BY at DESC LIMIT 1 OFFSET ?2)",
+            job,
+            most - 1,
+        )
 
     def _beside_others(self, record: JobRecord, snapshot: Snapshot) -> bool:
         """Whether a report's speed is, or may be in part, that of a job beside another."""

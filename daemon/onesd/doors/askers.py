@@ -77,7 +77,10 @@ class Askers:
         self, request: web.Request, purpose: str, *, most: int
     ) -> AsyncIterator[Question]:
         """An agent's request. Raises Unproved or NotAllowed before its body is read."""
-        signed = await self._signed(request, purpose, request.headers.get(NODE, ""))
+        node = request.headers.get(NODE, "")
+        if not node:
+            raise Unproved(f"no node's name in the header {NODE}")
+        signed = await self._signed(request, purpose, node)
         if signed.uid not in self._agents:
             raise NotAllowed(signed.uid, f"uid {signed.uid} is no ones-agent here")
         if request.method == "GET":

@@ -12,8 +12,9 @@ from ones.daemon.onesd.doors.askers import NotAllowed, TooFast, Unproved
 from ones.daemon.onesd.doors.audit import Audit
 from ones.daemon.onesd.doors.connections import address_of
 from ones.daemon.onesd.doors.workers import Busy
-from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.errors import OnesError, in_a_line
 
+LONGEST_REFUSAL = 1000  # characters of what is said of a question that can't be read
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -42,7 +43,8 @@ class Failures:
         except Busy as fault:
             return error(str(fault), 503)
         except (msgspec.DecodeError, ValueError) as fault:
-            return error(str(fault).splitlines()[0], 400)
+            said = str(fault).splitlines() or ["it makes no sense"]
+            return error(in_a_line(said[0], longest=LONGEST_REFUSAL), 400)
 
     def _refused(self, request: web.Request, uid: int | None, fault: OnesError) -> None:
         what, source = f"{request.method} {request.path[:100]}", address_of(request.transport)

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from ones.daemon.descriptors import BACKLOG
 from ones.daemon.onesd.doors.connections import Connections
+from ones.daemon.strangers import quiet
 from ones.slurm_ext.errors import OnesError
 
 LONGEST_HEADER = 8190  # bytes of one header, or of the request's first line
@@ -26,6 +27,7 @@ class Listening:
         self.runner = web.AppRunner(
             app,
             access_log=None,
+            logger=quiet(__name__),
             handle_signals=False,
             auto_decompress=False,
             keepalive_timeout=3600.0,  # connections have times of their own

@@ -70,7 +70,7 @@ def read_join_file(path: Path) -> JoinFile:
         )
     except OSError as fault:
         raise LinkFault(f"{path}: {fault.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
         raise LinkFault(f"{path} is no join file of ones-run") from None
 
 

@@ -1,0 +1,1 @@
+"""Hostile input for each parser and each door; see docs/security.md."""
