@@ -121,7 +121,10 @@ def build(
 
 
 def _lateness(problem: Problem, jobs: Sequence[Job], sizes: Ints, seconds: Floats) -> Floats:
-    """rho = (age + time left) / time in all, both on an equal share of the GPUs (Themis §3.1)."""
+    """rho = (age + time left) / time in all, both on an equal share of the GPUs.
+
+    Finish-time fairness (Mahajan et al., Themis, 2020, §3.2), as if it had that share from now on.
+    """
     gpus = sum(max(node.gpus - node.taken, 0) for node in problem.nodes if node.usable)
     share = max(gpus, 1) / max(len(problem.jobs), 1)
     fastest = seconds.min(axis=(1, 3), initial=np.inf)

@@ -25,7 +25,7 @@ class Settings:
     hardly tell such jobs apart, and taking turns keeps both waiting. A guess of their length tells
     jobs of one user and name apart at no ratio. 0: sizes alone count, whatever they rest on."""
     fairness: float = 1.0
-    """How much it counts in a job's weight how late it is: finish-time fairness rho (Themis §3.1),
+    """How much it counts in a job's weight how late it is: finish-time fairness rho (Themis §3.2),
     the time from its submission to its end over that on an equal share of the cluster."""
     goodput: bool = True  # batches and sizes by throughput times statistical efficiency
     batch_limits: bool = False
