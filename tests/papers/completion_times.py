@@ -218,6 +218,7 @@ INFORMATION = (
     ("empty database, epochs declared", {}),
     ("empty database, nothing declared", {"declared": False}),
     ("each job's own fit only, declared", {"families": False}),
+    ("each job's own fit only, nothing declared", {"families": False, "declared": False}),
     ("family history, declared", {"warm": True}),
     ("family history, nothing declared", {"warm": True, "declared": False}),
     ("true curves (an oracle)", {"policy": "ones-oracle"}),
