@@ -35,6 +35,8 @@ class Options:
     present: Ints  # [J, 3]: type, size and batch index now; size 0 for a waiting job
     cost: Floats  # [J, T, K] charged for getting there from where a job runs; size 0: for a restart
     least: Floats  # [J] the least GPU-seconds to the end: the remaining utilisation
+    lateness: Floats  # [J] finish-time fairness, 1 where a job is as far as by an equal share
+    untold: tuple[Ints, ...]  # jobs of one family each whose length is a guess, by submission
     horizon: Seconds  # for how long a decision is expected to stand
     urgent: Bools  # [J] waited too long: first of all
     kept: Bools  # [J] running, and stopped for nobody but those
@@ -110,10 +112,43 @@ def build(
         present=present,
         cost=np.maximum(_costs(problem, jobs, types, sizes), least_charge),
         least=least,
+        lateness=_lateness(problem, jobs, sizes, seconds),
+        untold=_untold(problem, jobs),
         horizon=settings.horizon or _horizon(problem, least_charge),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),
         kept=_kept(problem, jobs, least),
     )
+
+
+def _lateness(problem: Problem, jobs: Sequence[Job], sizes: Ints, seconds: Floats) -> Floats:
+    """rho = (age + time left) / time in all, both on an equal share of the GPUs.
+
+    Finish-time fairness (Mahajan et al., Themis, 2020, §3.2), as if it had that share from now on.
+    """
+    gpus = sum(max(node.gpus - node.taken, 0) for node in problem.nodes if node.usable)
+    share = max(gpus, 1) / max(len(problem.jobs), 1)
+    fastest = seconds.min(axis=(1, 3), initial=np.inf)
+    found = np.ones(len(jobs))
+    for j, job in enumerate(jobs):
+        offered = np.isfinite(fastest[j])
+        if not offered.any():
+            continue
+        size = sizes[j, offered]
+        left = np.exp(np.interp(np.log(share), np.log(size), np.log(fastest[j, offered])))
+        left *= max(1.0, float(size[0]) / share)  # below its least size a job has it in turns
+        outlook = problem.outlooks[job.id]
+        whole = left * (outlook.processed + outlook.remaining) / outlook.remaining
+        found[j] = (job.waited + job.executed + left) / whole
+    return found
+
+
+def _untold(problem: Problem, jobs: Sequence[Job]) -> tuple[Ints, ...]:
+    """Jobs of one user and name of whose length nobody knows anything, where there are several."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for j, job in enumerate(jobs):
+        if problem.outlooks[job.id].guessed:
+            alike.setdefault((job.user, job.name), []).append(j)
+    return tuple(np.array(found, dtype=np.int64) for found in alike.values() if len(found) > 1)
 
 
 def _kept(problem: Problem, jobs: Sequence[Job], least: Floats) -> Bools:

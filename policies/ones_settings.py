@@ -18,8 +18,15 @@ class Settings:
     a weight that falls with its remaining work: it also counts who waits, so that it is the mean
     completion time that falls."""
     exponent: float = 0.2  # of the remaining work in a job's weight, in `flow`
-    rank_share: float = 0.6  # how much its rank by remaining work counts beside that
-    rank_power: float = 0.65  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
+    rank_share: float = 0.5  # how much its rank by remaining work counts beside that
+    rank_power: float = 0.5  # p of heSRPT's weights by rank: speed-up is taken to be size ** p
+    first_come: float = 0.3
+    """ln of a ratio of sizes within which the earlier of two jobs counts as the smaller: estimates
+    hardly tell such jobs apart, and taking turns keeps both waiting. A guess of their length tells
+    jobs of one user and name apart at no ratio. 0: sizes alone count, whatever they rest on."""
+    fairness: float = 1.0
+    """How much it counts in a job's weight how late it is: finish-time fairness rho (Themis §3.2),
+    the time from its submission to its end over that on an equal share of the cluster."""
     goodput: bool = True  # batches and sizes by throughput times statistical efficiency
     batch_limits: bool = False
     """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,
@@ -45,6 +52,8 @@ class Settings:
             raise ValueError(
                 "its settings exponent and rank_share are 0 to 4 and rank_power is 0 to below 1"
             )
+        if not (0 <= self.first_come <= 4 and 0 <= self.fairness <= 4):
+            raise ValueError("its settings first_come and fairness are 0 to 4")
         if min(self.population, self.finalists, self.kept) < 1 or self.generations < 0:
             raise ValueError("its settings population, finalists and kept are at least 1")
         if self.least_charge < 0:

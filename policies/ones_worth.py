@@ -7,9 +7,9 @@ import numpy as np
 from ones.policies.model import Floats
 from ones.policies.ones_options import NONE, Options
 from ones.policies.ones_settings import Settings
+from ones.policies.ones_weight import weights
 
 FIRST, KEPT = 1e6, 1e3  # in the largest worth there is
-ALIKE = 0.05  # ln of a ratio of sizes within which jobs share their ranks
 
 
 def values(options: Options, settings: Settings, draw: Floats) -> Floats:
@@ -36,7 +36,7 @@ def values(options: Options, settings: Settings, draw: Floats) -> Floats:
         nothing = np.where(running, -stop * options.sizes[here[0], here[2]], 0.0)
     else:
         work = options.least * draw
-        weight = work**-settings.exponent * _ranks(work, settings) ** settings.rank_share
+        weight = weights(options, settings, draw)
         # A restart is paid out of the time for which the decision stands (at most to the end).
         stands = np.minimum(options.horizon, left + cost)
         charge = np.where(changed, np.maximum(0.0, 1.0 - cost / stands), 1.0)
@@ -52,25 +52,3 @@ def values(options: Options, settings: Settings, draw: Floats) -> Floats:
     nothing = np.where(options.kept, -KEPT * most, nothing)
     worth[:, :, 0, :] = nothing[:, None, None]
     return worth
-
-
-def _ranks(work: Floats, settings: Settings) -> Floats:
-    """heSRPT's weights by rank alone, the largest job first: what concave speed-ups call for.
-
-    With speed-up size ** p the i-th largest of the jobs has the share (i/m)^e - ((i-1)/m)^e of the
-    GPUs, e = 1 / (1 - p) (Berg et al., heSRPT, 2020); its 1 - p-th power is its weight.
-    """
-    power = 1.0 / (1.0 - settings.rank_power)
-    order = _soft_ranks(np.log(work))
-    return np.asarray((order**power - (order - 1.0) ** power) ** (1.0 / power))
-
-
-def _soft_ranks(size: Floats) -> Floats:
-    """1 for the largest by far, and so on; jobs of nearly the same size share their ranks.
-
-    With hard ranks two jobs alike would change places, and all their GPUs, with every report.
-    """
-    if not len(size):
-        return size
-    larger = 1.0 / (1.0 + np.exp(np.clip((size[:, None] - size[None, :]) / ALIKE, -50.0, 50.0)))
-    return np.asarray(0.5 + larger.sum(axis=1))
