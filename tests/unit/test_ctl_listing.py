@@ -222,7 +222,7 @@ def test_watching_goes_on_while_onesd_is_gone(
     done = onesctl("jobs", "-n", "-o", "job,user", "-i", "2")
     assert done.exit_code == 0
     assert done.stdout.count("1    ana") + done.stdout.count("1  ana") == 2
-    assert "onesctl: error: gone?[2J" in done.stderr
+    assert "onesctl: error: gone\\x1b[2J" in done.stderr
     assert pauses == [2.0] * 3
 
 
