@@ -106,7 +106,7 @@ def report(path: Path) -> None:
         browser = Surfer(WIDE[0], REPORT)
         try:
             browser.open(f"{file.as_uri()}#from=115200&to=133200&sort=gained-2")
-            browser.one("main > *")
+            browser.sees("main > *")
             browser.run("document.querySelector('.side').closest('section').scrollIntoView()")
             time.sleep(1.0)  # until it is drawn
             browser.driver.save_screenshot(str(path))
@@ -138,14 +138,14 @@ def plan(browser: Surfer, path: Path, sock: str) -> None:
 
 def picture(browser: Surfer, view: str, path: Path) -> None:
     browser.go(view)
-    browser.one("main > *")
+    browser.sees("main > *")
     time.sleep(1.5)  # what comes from onesd, and what moves into its place
     if path.stem == "training":
         browser.run("document.querySelector('.courses').parentElement.scrollIntoView()")
         browser.run("scrollBy(0, -70)")  # from below the head
         time.sleep(0.5)
     if view.startswith("#/map/job"):
-        browser.one("button.node").click()
+        browser.click("button.node")
         time.sleep(0.5)
     browser.driver.save_screenshot(str(path))
     print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB", flush=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from patience import eventually
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -25,6 +26,19 @@ OPTIONS = (
         "--hide-scrollbars",
     ),
 )
+
+
+# Asked in the page itself: it draws anew whenever it likes, and between two questions from
+# outside what the first one found may have gone.
+ALL = "Array.from(document.querySelectorAll(arguments[0]))"
+GO = """
+    const [view, done] = arguments;
+    const before = location.hash;
+    addEventListener("hashchange", () => done(), { once: true });
+    location.hash = view;
+    if (location.hash === before) done();
+"""
+SEEN = f"{ALL}.filter((each) => each.checkVisibility({{ visibilityProperty: true }}))"
 
 
 @contextmanager
@@ -79,8 +93,8 @@ class Surfer:
         self.driver.get(link)
 
     def go(self, view: str) -> None:
-        """To a view, by its link."""
-        self.run("location.hash = arguments[0]", view)
+        """To a view, by its link; the page has heard of it when this returns."""
+        self.driver.execute_async_script(GO, view)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
@@ -101,10 +115,47 @@ class Surfer:
     def all(self, selector: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
-    def one(self, selector: str) -> WebElement:
-        """Wait until it is there and can be seen."""
-        eventually(lambda: any(each.is_displayed() for each in self.all(selector)))
-        return next(each for each in self.all(selector) if each.is_displayed())
+    def each(self, selector: str, what: str = "innerText.trim()") -> list[Any]:
+        """This property of each of them, all at one instant; by default what a person reads."""
+        return list(self.run(f"return {ALL}.map((each) => each.{what})", selector))
+
+    def sees(self, selector: str) -> None:
+        """Wait until one is there that a person can see."""
+        eventually(lambda: self.run(f"return {SEEN}.length", selector))
+
+    def first(self, selector: str, what: str = "innerText.trim()") -> Any:
+        """This property of the first that can be seen, once there is one."""
+        found: list[Any] = []
+
+        def read() -> bool:
+            found[:] = self.run(f"return {SEEN}.map((each) => each.{what})", selector)
+            return bool(found)
+
+        eventually(read)
+        return found[0]
+
+    def click(self, selector: str) -> None:
+        """Click on the first that can be seen, once there is one."""
+        self._act(selector, WebElement.click)
+
+    def type(self, selector: str, text: str) -> None:
+        """Type into the first that can be seen, once there is one."""
+        self._act(selector, lambda field: field.send_keys(text))
+
+    def _act(self, selector: str, act: Callable[[WebElement], object]) -> None:
+        """Done again where the page drew anew in between, so that nothing was done."""
+
+        def done() -> bool:
+            seen = self.run(f"return {SEEN}", selector)
+            if not seen:
+                return False
+            try:
+                act(seen[0])
+            except StaleElementReferenceException:
+                return False
+            return True
+
+        eventually(done)
 
     def press(self, key: str) -> None:
         self.driver.switch_to.active_element.send_keys(getattr(Keys, key, key))

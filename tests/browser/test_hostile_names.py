@@ -44,14 +44,14 @@ def test_hostile_names_are_shown_and_do_nothing(page: ServedPage, browser: Surfe
     browser.reads("in all")
     for view in (*VIEWS, *(f"job/{job}" for job in jobs.values())):
         browser.go(f"#/{view}")
-        browser.one("main > *")
+        browser.sees("main > *")
         assert browser.run("return window.harmed") is None
         assert browser.run("return document.querySelectorAll('main img, main script').length") == 0
         assert not browser.overflows(), view
     for what, name in NAMES.items():
         browser.go(f"#/job/{jobs[what]}")
         browser.reads(f"Job {jobs[what]}")
-        shown = str(browser.one("h1 bdi").get_attribute("textContent"))
+        shown = str(browser.first("h1 bdi", "textContent"))
         assert len(shown) <= 500
         assert not any(ord(char) < 32 or char in "\u202e\u2066" for char in shown)
         assert shown == name or what in ("long", "bidi", "control")
@@ -71,7 +71,7 @@ def test_a_hostile_node_user_and_reason_do_nothing_either(
     browser.reads("paused by <img")
     for view in VIEWS:
         browser.go(f"#/{view}?find={'%3Cimg%20src=x%20onerror=window.harmed=1%3E'}&node=<script>")
-        browser.one("main > *")
+        browser.sees("main > *")
         assert browser.run("return window.harmed") is None
         assert not browser.overflows(), view
 
@@ -82,5 +82,5 @@ def test_a_link_that_was_cut_or_made_up_shows_a_view(page: ServedPage, browser: 
     browser.reads("in all")
     for hash_ in ("#/%E0%A4%A", "#/constructor", "#/job/<b>1</b>", "#/map/__proto__?node=%", "#//"):
         browser.go(hash_)
-        browser.one("main > *")
+        browser.sees("main > *")
         assert "can't be drawn" not in browser.text

@@ -20,7 +20,7 @@ def test_every_view_opens_and_follows_what_changes(tmp_path: Path, browser: Surf
         assert len(browser.all("button.node")) == 1280
         browser.go("#/queue/all")
         browser.reads("the first 200 of 10,000 jobs")
-        browser.one("input[type=search]").send_keys("train-9999")
+        browser.type("input[type=search]", "train-9999")
         browser.reads("train-9999", "1 job")
         browser.go("#/plan")
         browser.reads("50 jobs would change")

@@ -85,7 +85,7 @@ def place(browser: Surfer, selector: str) -> dict[str, float]:
 
 
 def first_rows(browser: Surfer, count: int = 3) -> list[str]:
-    return [each.text for each in browser.all("table.jobs tbody th")[:count]]
+    return browser.each("table.jobs tbody th")[:count]
 
 
 def test_2000_jobs_under_three_policies_stand_side_by_side(large: str, browser: Surfer) -> None:
@@ -111,7 +111,7 @@ def test_dragging_chooses_the_same_times_for_all_columns(large: str, browser: Su
     each = (lane["width"] - 48 - 14) / 30
     mouse(browser, "mousePressed", x + 10 * each, y, button="left", clickCount=1)
     mouse(browser, "mouseMoved", x + 15 * each, y, button="left", buttons=1)
-    assert browser.one(".selecting")
+    browser.sees(".selecting")
     mouse(browser, "mouseReleased", x + 20 * each, y, button="left", clickCount=1)
     browser.reads("of 2,000 jobs in these times")
     first, *others = times_shown(browser)
@@ -126,10 +126,10 @@ def test_ctrl_and_the_wheel_zoom_and_the_wheel_alone_scrolls(large: str, browser
     at = {"x": curve["x"] + curve["width"] / 2, "y": curve["y"] + 30, "deltaX": 0}
     mouse(browser, "mouseWheel", **at, deltaY=-200, modifiers=2)
     browser.reads("in these times", " to ")
-    before, top = browser.one(".zoomed").text, browser.run("return scrollY")
+    before, top = browser.first(".zoomed"), browser.run("return scrollY")
     mouse(browser, "mouseWheel", **at, deltaY=-200)
     eventually(lambda: browser.run("return scrollY") < top)
-    assert browser.one(".zoomed").text == before
+    assert browser.first(".zoomed") == before
 
 
 def test_the_keyboard_alone_zooms_and_chooses(large: str, browser: Surfer) -> None:
@@ -140,9 +140,9 @@ def test_the_keyboard_alone_zooms_and_chooses(large: str, browser: Surfer) -> No
     for _ in range(8):
         browser.press("+")
     browser.reads("in these times")
-    zoomed = browser.one(".zoomed").text
+    zoomed = browser.first(".zoomed")
     browser.press("ARROW_RIGHT")
-    eventually(lambda: browser.one(".zoomed").text != zoomed)
+    eventually(lambda: browser.first(".zoomed") != zoomed)
     browser.press("ARROW_DOWN")
     browser.press("ARROW_DOWN")
     browser.reads("Job train-", "changes of placement")
@@ -163,7 +163,7 @@ def test_a_job_is_searched_by_name_and_user(large: str, browser: Surfer) -> None
     browser.run("document.querySelector('input[type=search]').select()")
     browser.press("user3 bert-7")
     browser.reads("of 2,000 jobs.")
-    users = {each.text for each in browser.all("table.jobs td.user")}
+    users = set(browser.each("table.jobs td.user"))
     assert users <= {"user3", *(f"user3{number}" for number in range(7))}
     eventually(lambda: "find=user3+bert-7" in fragment(browser))
     browser.press("nobody")
@@ -200,8 +200,8 @@ def test_a_link_shows_the_same_again(large: str, browser: Surfer) -> None:
     link = f"{large}#from=864000&to=950400&find=train&sort=lost-1&rows=named&job=7"
     opened(browser, link, "Job train-6")
     browser.reads("10-00:00:00 to 11-00:00:00", "2,000 jobs.", "All rows at once", "train-6")
-    assert browser.one("input[type=search]").get_attribute("value") == "train"
-    assert browser.one("select").get_attribute("value") == "lost-1"
+    assert browser.first("input[type=search]", "value") == "train"
+    assert browser.first("select", "value") == "lost-1"
     before = first_rows(browser)
     eventually(lambda: set(fragment(browser).split("&")) == set(link.partition("#")[2].split("&")))
     browser.driver.refresh()
@@ -231,17 +231,17 @@ def test_a_job_that_is_clicked_is_shown_under_every_policy(large: str, browser: 
     mouse(browser, "mouseReleased", **at, button="left", clickCount=1)
     browser.reads("Job train-", "Zoom to its times", "accepts")
     assert len(browser.all("section.life svg")) == 3
-    assert browser.one("table.jobs tr.now th").text == first_rows(browser, 2)[1]
-    browser.one("section.life .head button").click()
+    assert browser.first("table.jobs tr.now th") == first_rows(browser, 2)[1]
+    browser.click("section.life .head button")
     eventually(lambda: "from=864000" not in fragment(browser) and "job=" in fragment(browser))
-    assert browser.one(".zoomed").text
+    assert browser.first(".zoomed")
 
 
 def test_what_is_pointed_at_is_told(large: str, browser: Surfer) -> None:
     opened(browser, f"{large}#from=864000&to=900000")
     lane = place(browser, ".lane")
     mouse(browser, "mouseMoved", lane["x"] + 150, lane["y"] + 30)
-    assert "train-" in browser.one(".tip").text
+    assert "train-" in browser.first(".tip")
     mouse(browser, "mouseMoved", 5, 5)
     eventually(lambda: not browser.run("return document.querySelector('.tip').checkVisibility()"))
 
@@ -297,7 +297,7 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, browser: Surfer)
     link = a_report(tmp_path, run, a_run("srtf", jobs=len(HOSTILE), names=HOSTILE), trace=MARKUP)
     opened(browser, link, f"{len(HOSTILE)} jobs")
     assert browser.run("return document.querySelectorAll('main img, main script').length") == 0
-    shown = {each.get_attribute("textContent") for each in browser.all("table.jobs tbody th bdi")}
+    shown = set(browser.each("table.jobs tbody th bdi", "textContent"))
     assert {MARKUP, "report⟨U+202E⟩gnp.exe⟨U+2066⟩"} <= shown
     assert all(len(name or "") <= 200 for name in shown)
     hidden = {"\u202e", "\u2066", "\u2028", "\x1b", "\x07", "\x00"}
@@ -306,7 +306,7 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, browser: Surfer)
         browser.go(
             f"#job={number + 1}&rows=named&find={'%3Cimg%20src=x%20onerror=window.harmed=1%3E'}"
         )
-        browser.one("section.life svg")
+        browser.sees("section.life svg")
         assert not browser.overflows()
     assert browser.run("return window.harmed") is None
 
@@ -328,7 +328,7 @@ def test_no_script_that_was_put_in_later_runs(tmp_path: Path, browser: Surfer) -
 def test_one_job_under_one_policy_is_a_report_too(tmp_path: Path, browser: Surfer) -> None:
     opened(browser, a_report(tmp_path, a_run(jobs=1)), "1 job")
     assert "Gained most" not in browser.text
-    assert "×" not in browser.one("table.figures").text
+    assert "×" not in browser.first("table.figures")
     browser.press("/")
     browser.press("zzz")
     browser.reads("No such job.")

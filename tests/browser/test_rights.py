@@ -27,7 +27,7 @@ def test_a_user_sees_his_own_jobs_alone(shared: ServedPage, browser: Surfer) -> 
         browser.reads(words)
     for view in ("overview", "queue/all", "map", "plan", "sharing", "events", "shares", "steering"):
         browser.go(f"#/{view}")
-        browser.one("main > *")
+        browser.sees("main > *")
         assert "of-daemon" not in browser.run("return document.body.innerHTML")
     state = browser.run(
         "return fetch('/data/state', {headers: {'Ones-Proof': localStorage['ones-proof']}})"
@@ -67,7 +67,7 @@ def test_a_user_is_offered_no_orders_and_refused_them(
     browser.reads("in all")
     browser.go("#/steering")
     browser.reads("Only operators")
-    assert not any(each.is_displayed() for each in browser.all("main button, main select"))
+    assert not any(browser.each("main button, main select", "checkVisibility()"))
     for path in ("pause", "resume", "policy"):
         status = browser.run(
             "return fetch(arguments[0], {method: 'POST', body: '{}', headers:"
@@ -85,14 +85,14 @@ def test_an_operator_pauses_and_resumes(
     browser.open(shared.link())
     browser.reads("(operator)", "in all")
     browser.go("#/steering")
-    browser.one("#reason").send_keys("new disks")
-    browser.one("button[type=submit]").click()
+    browser.type("#reason", "new disks")
+    browser.click("button[type=submit]")
     browser.reads("Paused by", "new disks", "paused, policy ones")
     paused = shared.work.onesd.service.paused
     assert paused is not None
     assert paused["reason"] == "new disks"
     assert 'reason="new disks" door=page' in audited.text
-    browser.one("main .card > button").click()
+    browser.click("main .card > button")
     browser.reads("onesd acts", "Resumed.")
     eventually(lambda: shared.work.onesd.service.paused is None)
     assert "event=resume uid=" in audited.text
@@ -104,8 +104,8 @@ def test_an_operator_sets_the_policy(
     browser.open(shared.link())
     browser.reads("in all")
     browser.go("#/steering")
-    browser.one("select#policy option[value=srtf]").click()
-    browser.all("form button")[-1].click()
+    browser.type("select#policy", "srtf")
+    browser.click("form:has(#policy) button")
     browser.reads("Policy srtf decides, set by an operator", "The policy is set")
     assert shared.work.onesd.service.config.policy == "srtf"
     assert "policy=srtf door=page" in audited.text

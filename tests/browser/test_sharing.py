@@ -28,8 +28,8 @@ def sharing(tmp_path: Path) -> Iterator[ServedPage]:
 def see(page: ServedPage, browser: Surfer, uid: int | None = None) -> None:
     browser.open(page.link(uid))
     browser.reads("in all")
-    browser.one("nav a[href='#/sharing']").click()
-    browser.one("main.sharing h2")
+    browser.click("nav a[href='#/sharing']")
+    browser.sees("main.sharing h2")
 
 
 def numbers(page: ServedPage) -> list[int]:
@@ -56,10 +56,10 @@ def test_each_one_s_speed_stands_beside_what_it_does_alone(
     see(sharing, browser)
     browser.reads("n1 GPU\u00a00", "train-a", "85\u00a0%", "80\u00a0%", "165\u00a0% measured")
     browser.reads("n2 GPU\u00a03", "train-d", "not yet", "180\u00a0% expected", "128 samples/s")
-    said = [each.get_attribute("aria-label") for each in browser.all("main [role=img]")]
+    said = browser.each("main [role=img]", "ariaLabel")
     assert "expected: 90\u00a0%, measured: 85\u00a0%" in said
     assert len(browser.all("main.sharing tbody tr")) == 4
-    browser.one(f"main a[href='#/job/{one}']").click()
+    browser.click(f"main a[href='#/job/{one}']")
     browser.reads(f"Job {one}", "GPUs over time")
 
 

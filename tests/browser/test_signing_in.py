@@ -26,7 +26,7 @@ def test_onesctl_web_prints_a_link_that_signs_in_once(page: ServedPage, browser:
     browser.open(link)
     browser.reads("Overview", "(operator)")
     assert browser.driver.current_url == f"{page.url}/#/overview"
-    browser.one("header button").click()
+    browser.click("header button")
     browser.reads("Sign in", "onesctl web")
     browser.open(link)
     browser.reads("this link can't be used (any more)", "onesctl web")
@@ -91,6 +91,6 @@ def test_signing_out_ends_the_session_of_all_tabs(page: ServedPage, browser: Sur
     cookie = browser.driver.get_cookies()[0]
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Strict"
-    browser.one("header button").click()
+    browser.click("header button")
     browser.reads("Sign in")
     assert page.api.sessions.whose(cookie["value"], proof) is None

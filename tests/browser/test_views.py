@@ -44,8 +44,8 @@ def test_the_map_shows_every_gpu_by_switch_and_node(busy: ServedPage, browser: S
     browser.go("#/map")
     browser.reads("n1", "n4", "16 of 16 GPUs held")
     assert len(browser.all("button.node i[data-job]")) == 16
-    assert len({each.get_attribute("class") for each in browser.all("button.node i")}) == 4
-    browser.one("button.node").click()
+    assert len(set(browser.each("button.node i", "className"))) == 4
+    browser.click("button.node")
     browser.reads("Utilisation", "train-")
     assert "node=n1" in browser.driver.current_url
     browser.press("ARROW_RIGHT")
@@ -59,7 +59,7 @@ def test_a_node_that_is_not_used_stands_out(busy: ServedPage, browser: Surfer) -
     browser.open(busy.link())
     browser.reads("not used for new work")
     browser.go("#/map/load")
-    assert browser.one("button.node.out").get_attribute("data-node") == "n3"
+    assert browser.first("button.node.out", "dataset.node") == "n3"
 
 
 def test_the_queue_says_why_jobs_wait_and_is_searched(busy: ServedPage, browser: Surfer) -> None:
@@ -81,10 +81,10 @@ def test_a_sorted_queue_says_so(busy: ServedPage, browser: Surfer) -> None:
     browser.open(busy.link())
     browser.reads("elastic jobs run")
     browser.go("#/queue")
-    browser.one("th.job button").click()
-    browser.one("th.job button").click()
-    assert browser.one("th.job").get_attribute("aria-sort") == "descending"
-    numbers = [int(each.text) for each in browser.all("tbody th.job")]
+    browser.click("th.job button")
+    browser.click("th.job button")
+    assert browser.first("th.job", "ariaSort") == "descending"
+    numbers = [int(each) for each in browser.each("tbody th.job")]
     assert numbers == sorted(numbers, reverse=True)
 
 
@@ -133,14 +133,13 @@ def test_a_job_s_training_is_drawn_on_the_time_axis_of_its_sizes(
 ) -> None:
     see_job(trained, browser)
     browser.reads("Batch 64", "Loss 2.25", "Speed 284 samples/s", "Not reported: utilisation")
-    lines = browser.all("main .courses path.line")
-    assert len(lines) == 3
-    drawn = [each.get_attribute("d") for each in lines]
+    drawn = browser.each("main .courses path.line", "getAttribute('d')")
+    assert len(drawn) == 3
     assert all(one.count("L") >= 2 for one in drawn)
     ends = "return [...document.querySelectorAll('main .courses svg, main svg:has(rect.runs)')]"
     widths = browser.run(f"{ends}.map((one) => [one.viewBox.baseVal.width, one.clientWidth])")
     assert len({tuple(one) for one in widths}) == 1
-    said = [each.get_attribute("aria-label") for each in browser.all("main .courses svg")]
+    said = browser.each("main .courses svg", "ariaLabel")
     assert any("Loss of job" in one and "2.25 at last, between 2.25 and 4" in one for one in said)
 
 
@@ -154,7 +153,7 @@ def test_a_job_s_training_is_a_table_that_the_keyboard_opens_and_that_stays_open
     before = len(browser.all("main details tbody tr"))
     assert before >= 4
     in_time(trained, lambda: len(browser.all("main details tbody tr")) > before)
-    assert browser.one("main details").get_attribute("open") is not None
+    assert browser.first("main details", "open")
     assert browser.run("return document.activeElement.tagName") == "SUMMARY"
 
 
@@ -178,7 +177,7 @@ def test_a_job_s_training_fits_a_phone_and_the_dark(trained: ServedPage, browser
         browser.driver.refresh()
         browser.reads("Loss 2.25")
         assert not browser.overflows()
-        seen = [each.size["width"] for each in browser.all("main .courses svg")]
+        seen = browser.each("main .courses svg", "getBoundingClientRect().width")
         assert all(0 < width <= 390 for width in seen)
         stroke = browser.run("return getComputedStyle(document.querySelector('.line')).stroke")
         assert stroke == "rgb(108, 177, 255)"
@@ -199,7 +198,7 @@ def test_events_are_listed_and_chosen(busy: ServedPage, browser: Surfer) -> None
     assert len(browser.all("main .events li")) >= 4
     browser.go("#/events/refusals")
     browser.reads("Refusals")
-    assert all("done" not in each.text for each in browser.all("main .outcome"))
+    assert all("done" not in each for each in browser.each("main .outcome"))
 
 
 def test_shares_are_summed_by_account(busy: ServedPage, browser: Surfer) -> None:
@@ -217,7 +216,7 @@ def test_every_view_fits_a_phone_and_the_dark(busy: ServedPage, browser: Surfer)
         assert ground == "rgb(13, 17, 23)"
         for view in VIEWS:
             browser.go(f"#/{view}")
-            browser.one(f"main.{view} > *")
+            browser.sees(f"main.{view} > *")
             assert not browser.overflows(), view
 
 
@@ -236,7 +235,7 @@ def test_before_the_first_round_it_says_so(page: ServedPage, browser: Surfer) ->
     browser.reads("no round has ended yet")
     for view in VIEWS:
         browser.go(f"#/{view}")
-        browser.one(f"main.{view} > *")
+        browser.sees(f"main.{view} > *")
 
 
 def test_a_cluster_without_gpus_is_shown_too(tmp_path: Path, browser: Surfer) -> None:
@@ -247,4 +246,4 @@ def test_a_cluster_without_gpus_is_shown_too(tmp_path: Path, browser: Surfer) ->
         browser.reads("0 in all")
         for view in VIEWS:
             browser.go(f"#/{view}")
-            browser.one(f"main.{view} > *")
+            browser.sees(f"main.{view} > *")
