@@ -106,11 +106,14 @@ async def _run(config: Config) -> None:
     )
     rounds, service = onesd.rounds, onesd.service
 
+    rounded = asyncio.Event()
+
     def one_round() -> None:
         try:
             rounds.round()
         finally:
             page.changed()
+            loop.call_soon_threadsafe(rounded.set)
         if unsettled(rounds.published.snapshot):
             loop.call_soon_threadsafe(events.happened, "completing")
 
@@ -134,7 +137,7 @@ async def _run(config: Config) -> None:
             )
         ),
         asyncio.create_task(_forever("moves", rounds.tick, rounds.tick_interval, stop, step)),
-        asyncio.create_task(_beat(service, stop)),
+        asyncio.create_task(_beat(service, stop, rounded)),
     ]
     notify("READY=1")
     await stop.wait()
@@ -202,16 +205,20 @@ async def _sleep(seconds: float, stop: asyncio.Event, wake: asyncio.Event | None
         task.cancel()
 
 
-async def _beat(service: Service, stop: asyncio.Event) -> None:
-    """Beat while rounds succeed: when they stop succeeding, Slurm must not hold jobs for us."""
+async def _beat(service: Service, stop: asyncio.Event, rounded: asyncio.Event) -> None:
+    """Beat while rounds succeed: when they stop succeeding, Slurm must not hold jobs for us.
+
+    And after each round: once onesctl tells of the first, jobs that are submitted are held.
+    """
     path = Path(service.config.heartbeat)
     while not stop.is_set():
+        rounded.clear()
         try:
             # In a thread: the database may be busy, and the doors wait for nobody.
             await asyncio.to_thread(_beat_once, service, path)
         except OSError as fault:
             log.error("heartbeat %s: %s; new jobs pass as plain jobs", path, fault.strerror)
-        await _sleep(heartbeat.BEAT, stop, None)
+        await _sleep(heartbeat.BEAT, stop, rounded)
 
 
 def _beat_once(service: Service, path: Path) -> None:

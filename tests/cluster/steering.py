@@ -102,7 +102,9 @@ class Steering:
         self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
 
     def ready(self) -> bool:
-        """Whether onesd has had its first round and misses nothing."""
+        """Whether onesd has had its first round, misses nothing, and Slurm holds jobs for it."""
+        if self.cluster.run("ctl", "test -e /run/ones/heartbeat", check=False).returncode != 0:
+            return False
         done = self.cluster.run("ctl", "onesctl status --json", check=False)
         if done.returncode != 0:
             return False

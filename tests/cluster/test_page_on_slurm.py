@@ -63,12 +63,12 @@ def test_an_operator_follows_a_job_that_is_resized_and_pauses(
     browser.go("#/map")
     browser.reads("4 of 8 GPUs held")
     browser.go("#/steering")
-    browser.one("#reason").send_keys("new switch")
-    browser.one("button[type=submit]").click()
+    browser.type("#reason", "new switch")
+    browser.click("button[type=submit]")
     browser.reads("Paused by", "new switch")
     assert "paused by root: new switch" in onesd.ask("status")["problems"]
     onesd.want(job, 1)
-    browser.one("main .card > button").click()
+    browser.click("main .card > button")
     browser.reads("Resumed.")
     onesd.cluster.eventually(lambda: onesd.gpus(job) == 1, within=90, what="1 GPU")
 
