@@ -12,7 +12,8 @@ from ones.daemon.onesd.doors.askers import NotAllowed, TooFast, Unproved
 from ones.daemon.onesd.doors.audit import Audit
 from ones.daemon.onesd.doors.connections import address_of
 from ones.daemon.onesd.doors.workers import Busy
-from ones.slurm_ext.errors import OnesError, in_a_line
+from ones.daemon.onesd.terms import TermsError
+from ones.slurm_ext.errors import OnesError, Superseded, in_a_line
 
 LONGEST_REFUSAL = 1000  # characters of what is said of a question that can't be read
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,7 +41,7 @@ class Failures:
             return error(str(fault), 404)
         except TooFast as fault:
             return error(str(fault), 429)
-        except Busy as fault:
+        except (Busy, Superseded, TermsError) as fault:
             return error(str(fault), 503)
         except (msgspec.DecodeError, ValueError) as fault:
             said = str(fault).splitlines() or ["it makes no sense"]
