@@ -41,8 +41,10 @@ class Failures:
             return error(str(fault), 404)
         except TooFast as fault:
             return error(str(fault), 429)
-        except (Busy, Superseded, TermsError) as fault:
+        except (Busy, TermsError) as fault:
             return error(str(fault), 503)
+        except Superseded as fault:
+            return waiting(str(fault), None)
         except (msgspec.DecodeError, ValueError) as fault:
             said = str(fault).splitlines() or ["it makes no sense"]
             return error(in_a_line(said[0], longest=LONGEST_REFUSAL), 400)
@@ -52,7 +54,12 @@ class Failures:
         self._audit.refused(uid=uid, source=source, what=what, why=str(fault))
 
 
-def error(reason: str, status: int) -> web.Response:
+def waiting(reason: str, active: str | None) -> web.Response:
+    """Of an onesd that does not act: whoever asked is to ask the others."""
+    return error(reason, 503, active=active)
+
+
+def error(reason: str, status: int, **more: str | None) -> web.Response:
     """One line that says what is wrong."""
-    body = msgspec.json.encode({"error": reason})
+    body = msgspec.json.encode({"error": reason, **more})
     return web.Response(body=body, status=status, content_type="application/json")

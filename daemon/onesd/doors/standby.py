@@ -14,7 +14,7 @@ from ones.daemon.config import Config
 from ones.daemon.descriptors import for_visitors
 from ones.daemon.onesd.doors import connections
 from ones.daemon.onesd.doors.connections import Connections
-from ones.daemon.onesd.doors.failures import Handler, error
+from ones.daemon.onesd.doors.failures import Handler, waiting
 from ones.daemon.onesd.doors.listening import Listening
 from ones.daemon.onesd.metrics import Roles
 from ones.daemon.onesd.terms import Candidate
@@ -75,9 +75,10 @@ class StandbyDoors:
     async def _refuse(self, _: web.Request) -> web.Response:
         seen = self._candidate.seen
         if seen is None:
-            return error("this onesd waits for its first term", 503)
+            return waiting("this onesd waits for its first term", None)
         record = seen.record
-        return error(f"standby of {record.host}; ask onesd at {record.address}", 503)
+        said = f"standby of {record.host}; ask onesd at {record.address}"
+        return waiting(said, record.address)
 
     @web.middleware
     async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
