@@ -373,7 +373,7 @@ def latest_store(store: Path) -> Path:
 def _listed(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
 
 
