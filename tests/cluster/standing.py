@@ -24,10 +24,11 @@ class Pair:
     slurmctld is on ctl, so that of the two only ctl2 can be killed as a host.
     """
 
-    def __init__(self, onesd: Steering, *, takeover: float) -> None:
+    def __init__(self, onesd: Steering, *, takeover: float, more: str = "") -> None:
         self.onesd = onesd
         self.cluster = onesd.cluster
         self.takeover = takeover
+        self._more = more  # of the configuration, over all else
 
     def settings(self, host: str) -> str:
         """What onesd and onesctl of that host go by, over the cluster's configuration."""
@@ -45,11 +46,9 @@ class Pair:
         run("ctl", f"install -d -o ones -m 0700 {SHARED}/terms")
         run("ctl", f"ln -sfn {SHARED}/heartbeat /run/ones/heartbeat")
         for host in HOSTS:
-            run(
-                host,
-                "mkdir -p /etc/ones/ones.d && cat > /etc/ones/ones.d/test.toml",
-                stdin=self.settings(host),
-            )
+            run(host, "mkdir -p /etc/ones/ones.d")
+            run(host, "cat > /etc/ones/ones.d/test.toml", stdin=self.settings(host))
+            run(host, "cat > /etc/ones/ones.d/test_more.toml", stdin=self._more)
         told = '[standby]\ncontrollers = ["ctl2:7667"]\n'
         told = f'store = "{SHARED}/ones.sqlite"\nheartbeat = "{SHARED}/heartbeat"\n{told}'
         for node in ("n1", "n2", "n3", "n4"):
@@ -140,12 +139,13 @@ class Pair:
             self.cluster.run(node, f"rm -f {AGENTS}")
             self._restart_agent(node)
         self.cluster.run("ctl", f"rm -rf {SHARED} /run/ones/heartbeat")
+        self.cluster.run("ctl", "rm -f /etc/ones/ones.d/test_more.toml")
 
 
 @contextmanager
-def pair_on(onesd: Steering, *, takeover: float) -> Iterator[Pair]:
+def pair_on(onesd: Steering, *, takeover: float, more: str = "") -> Iterator[Pair]:
     """Both hosts, the first of which acts; the cluster is as before in the end."""
-    pair = Pair(onesd, takeover=takeover)
+    pair = Pair(onesd, takeover=takeover, more=more)
     environment = {**os.environ, "ONES_CLUSTER_NAME": onesd.cluster.name}
     subprocess.run([SCRIPT, "standby"], env=environment, check=True, capture_output=True)
     try:
