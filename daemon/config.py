@@ -181,7 +181,7 @@ class StandbyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     controllers: tuple[str, ...] = ()
     """HOST:PORT of the other ones, which agents and users try after `controller`; none: one onesd.
     Each needs `store` and `heartbeat` in one folder that they all see, with a folder `terms`."""
-    takeover: Annotated[float, msgspec.Meta(ge=2, le=3600, extra={"unit": "s"})] = 15.0
+    takeover: Annotated[float, msgspec.Meta(ge=2, le=600, extra={"unit": "s"})] = 15.0
     """Without a sign of life of the one that acts, after which another takes over."""
 
 

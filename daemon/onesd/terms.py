@@ -26,6 +26,7 @@ FOLDER = "terms"  # beside the database
 KEPT = 100  # terms whose files are kept, for people and against a number given twice
 LOOKS = 5  # times within the time of a takeover that a standby looks, and an active one beats
 _NAME = re.compile(r"[0-9]{10}", re.ASCII)
+_HALF = re.compile(r"\.[0-9]{10}\.[0-9a-f]{32}", re.ASCII)
 LONGEST = 4096  # bytes of a file in the folder
 T = TypeVar("T")
 
@@ -145,6 +146,9 @@ class Terms:
                 if other <= number - KEPT:
                     self._path(other).unlink(missing_ok=True)
                     self._beat_path(other).unlink(missing_ok=True)
+            for path in self.folder.glob(".*"):  # of those who were killed as they wrote
+                if _HALF.fullmatch(path.name) and int(path.name[1:11]) < number:
+                    path.unlink(missing_ok=True)
         except OSError as fault:
             raise self._fault(fault) from None
         return Term(self, number, record)
@@ -155,13 +159,13 @@ class Terms:
 
     def write_beat(self, number: int, beat: _Beat) -> None:
         try:
-            self._put(self._beat_path(number), msgspec.json.encode(beat))
+            self._put(number, self._beat_path(number), msgspec.json.encode(beat))
         except OSError as fault:
             raise self._fault(fault) from None
 
     def _made(self, number: int, record: Record) -> bool:
         """Whether the file of that number is new, and ours, with all that is in it."""
-        beside = self._written(msgspec.json.encode(record))
+        beside = self._written(number, msgspec.json.encode(record))
         try:
             os.link(beside, self._path(number))
         except FileExistsError:
@@ -176,15 +180,15 @@ class Terms:
             found = self.read(number)
             if not found.taken:
                 taken = msgspec.structs.replace(found, taken=by)
-                self._put(self._path(number), msgspec.json.encode(taken))
+                self._put(by, self._path(number), msgspec.json.encode(taken))
 
-    def _put(self, path: Path, text: bytes) -> None:
+    def _put(self, by: int, path: Path, text: bytes) -> None:
         """By rename: who reads it sees what was before or what is now, whole."""
-        self._written(text).replace(path)
+        self._written(by, text).replace(path)
 
-    def _written(self, text: bytes) -> Path:
-        """A file of a name of its own, on disk."""
-        path = self.folder / f".{uuid.uuid4().hex}"
+    def _written(self, by: int, text: bytes) -> Path:
+        """A file of a name of its own, on disk; `by` the holder of that term, or who would be."""
+        path = self.folder / f".{by:010}.{uuid.uuid4().hex}"
         with path.open("xb") as file:
             file.write(text)
             file.flush()

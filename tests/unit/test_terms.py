@@ -101,6 +101,15 @@ def test_a_number_of_long_ago_is_not_given_again(terms: Terms) -> None:
     last.check()
 
 
+def test_what_a_killed_one_left_half_written_goes_with_the_next_term(terms: Terms) -> None:
+    claimed(terms)
+    (terms.folder / f".0000000001.{'0' * 32}").touch()
+    (terms.folder / ".nfs0000000100000001").touch()  # a file system's own
+    claimed(terms, 1)
+    hidden = [path.name for path in terms.folder.glob(".*")]
+    assert hidden == [".nfs0000000100000001"]
+
+
 def test_a_link_whose_answer_was_lost_counts(terms: Terms, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
