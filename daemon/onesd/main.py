@@ -99,6 +99,11 @@ async def _run(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told)
     if not config.standby.controllers:
+        if (folder := terms_of(config).folder).exists():
+            raise OnesError(
+                f"{folder}: other hosts have an onesd on this database; name them as [standby]"
+                " controllers, or stop them and remove the folder"
+            )
         await _act(config, Store(config.store), stop)
         log.info("onesd is down; what it held is released by ones-release unless it comes back")
         return
@@ -114,7 +119,9 @@ async def _run(config: Config) -> None:
 async def _hold(config: Config, terms: Terms, term: Term, stop: asyncio.Event) -> None:
     """Act for as long as the term is ours; then it is ended, so that others need not wait."""
     over, every = asyncio.Event(), config.standby.takeover / LOOKS
-    beats = asyncio.create_task(_forever("term", term.beat, lambda: every, over))
+    beats = asyncio.create_task(
+        _forever("term", term.beat, lambda: every, over, most_backoff=every)
+    )
     stops = asyncio.create_task(_pass_on(stop, over))
     try:
         store = await asyncio.to_thread(open_store, config, terms, term)
@@ -214,8 +221,11 @@ async def _forever(
     wake: asyncio.Event | None = None,
     *,
     settle: Callable[[float], float] = lambda _took: 0.0,
+    most_backoff: float = MOST_BACKOFF,
 ) -> None:
     """Do the work again and again; a failure is told, and backed off from, but ends nothing.
+
+    That another onesd has taken over ends it.
 
     `wake` ends a pause early, though not after a failure; the work then comes `settle` seconds
     later, given how long it last took.
@@ -243,7 +253,7 @@ async def _forever(
         took = time.monotonic() - begun
         pause = max(0.0, interval() - took)
         if failures:
-            pause = min(MOST_BACKOFF, max(pause, 2.0**failures))
+            pause = min(most_backoff, max(pause, 2.0**failures))
         until = time.monotonic() + pause
         await _sleep(pause, stop, None if failures else wake)
         await _sleep(max(0.0, min(settle(took), until - time.monotonic())), stop, None)
@@ -271,7 +281,10 @@ async def _beat(service: Service, stop: asyncio.Event) -> None:
             await asyncio.to_thread(_beat_once, service, path)
         except OSError as fault:
             log.error("heartbeat %s: %s; new jobs pass as plain jobs", path, fault.strerror)
-        except (Superseded, TermsError) as fault:
+        except Superseded as fault:
+            log.warning("heartbeat: %s; this one waits again", fault)
+            stop.set()
+        except TermsError as fault:
             log.warning("heartbeat %s: %s", path, fault)
         await _sleep(heartbeat.BEAT, stop, None)
 

@@ -189,6 +189,18 @@ def test_a_second_onesd_of_one_host_ends_at_once(pair: Pair) -> None:
     assert "another onesd holds" in again.log.read_text()
 
 
+def test_one_that_knows_nothing_of_the_others_does_not_act_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    config = tmp_path / "ones.toml"
+    config.write_text(
+        f'store = "{tmp_path}/ones.sqlite"\nsocket = "{tmp_path}/onesd.sock"\npolicy = "fifo"\n'
+    )
+    alone = Daemon(tmp_path, config)
+    assert alone.process.wait() == 1
+    assert "terms: other hosts have an onesd on this database; name them" in alone.log.read_text()
+    assert not (tmp_path / "ones.sqlite").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
