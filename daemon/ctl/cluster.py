@@ -21,6 +21,8 @@ from ones.daemon.ctl.listing import (
 from ones.daemon.ctl.table import Column, Columns, cell
 from ones.daemon.times import duration, moment
 
+MOST_HANDOVER = 60.0  # seconds for the moves' present steps, the database's copy and the doors
+
 
 def _percent(ratio: float | None) -> str | None:
     return None if ratio is None else f"{100 * ratio:.0f}%"
@@ -196,7 +198,7 @@ def handover() -> None:
         )
     before = max(said["term"] for said in found.values() if said)
     asks("POST", "/v1/handover")
-    until = time.monotonic() + 2 * way.settings().standby.takeover
+    until = time.monotonic() + way.settings().standby.takeover + MOST_HANDOVER
     while time.monotonic() < until:
         for address, said in roles(way).items():
             if said and said["role"] == "active" and said["term"] > before:

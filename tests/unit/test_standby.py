@@ -50,7 +50,7 @@ class Pair:
                 f'policy = "fifo"\nround = 0.2\n[slurm]\nreader = "commands"\n'
                 f'[daemon]\naddress = "{host}"\n[page]\naddress = ""\n'
                 f'[events]\nsocket = "{own}/events.sock"\n'
-                f'[standby]\ncontrollers = ["{other}"]\ntakeover = 2\n'
+                f'[standby]\ncontrollers = ["{other}"]\ntakeover = 10\n'
             )
             self.configs.append(config)
 
@@ -148,9 +148,9 @@ def test_a_handover_ends_once_the_other_one_acts(pair: Pair) -> None:
     assert pair.onesctl(0, "handover").exit_code == 0
     daemon = pair.daemons[1]
     assert daemon is not None
-    daemon.process.send_signal(signal.SIGKILL)
+    eventually(lambda: pair.waits(1))
+    daemon.process.send_signal(signal.SIGTERM)
     daemon.process.wait()
-    eventually(lambda: pair.acts(0))
     refused = pair.onesctl(0, "handover")
     assert refused.exit_code == 1
     assert "no standby answers" in refused.stderr
