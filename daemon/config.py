@@ -175,6 +175,16 @@ class MoveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     live_timeout: Period = 120.0  # until an order to a live job is carried out
 
 
+class StandbyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """More than one host with an onesd, of which one acts and the others wait to take over."""
+
+    controllers: tuple[str, ...] = ()
+    """HOST:PORT of the other ones, which agents and users try after `controller`; none: one onesd.
+    Each needs `store` and `heartbeat` in one folder that they all see, with a folder `terms`."""
+    takeover: Annotated[float, msgspec.Meta(ge=2, le=600, extra={"unit": "s"})] = 15.0
+    """Without a sign of life of the one that acts, after which another takes over."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One site's ONES."""
 
@@ -194,6 +204,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """For which what has ended is remembered."""
     slurm: SlurmConfig = SlurmConfig()
     daemon: DaemonConfig = DaemonConfig()
+    standby: StandbyConfig = StandbyConfig()
     page: PageConfig = PageConfig()
     agent: AgentConfig = AgentConfig()
     events: EventsConfig = EventsConfig()
@@ -210,6 +221,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def controller_address(self) -> tuple[str, int]:
         host, _, port = self.controller.rpartition(":")
         return host, int(port)
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """HOST:PORT of all onesd, in the order in which they are tried."""
+        return (self.controller, *self.standby.controllers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +309,30 @@ def _check(loaded: Loaded) -> None:
             f"{loaded.file_of('controller')}: controller: '{config.controller}' is not HOST:PORT,"
             " such as ctl:7667"
         )
+    _check_standby(config, loaded.file_of("standby"))
     _check_doors(config.daemon, loaded.file_of("daemon"))
     _check_page(config.page, loaded.file_of("page"))
+
+
+def _check_standby(config: Config, file: Path) -> None:
+    others = config.standby.controllers
+    port = config.controller_address[1]
+    for other in others:
+        if not _is_address(other) or int(other.rpartition(":")[2]) != port:
+            raise ConfigError(
+                f"{file}: standby.controllers: '{other}' is not HOST:{port}; every onesd listens on"
+                " the port of `controller`"
+            )
+    if twice := {each for each in others if config.controllers.count(each) > 1}:
+        raise ConfigError(
+            f"{file}: standby.controllers: {min(twice)} is named twice; name the hosts beside"
+            " `controller`, each once"
+        )
+    if others and Path(config.store).parent != Path(config.heartbeat).parent:
+        raise ConfigError(
+            f"{file}: standby.controllers: `heartbeat` ({config.heartbeat}) must be in the folder"
+            f" of `store` ({Path(config.store).parent}), which all their hosts see"
+        )
 
 
 def _check_doors(doors: DaemonConfig, file: Path) -> None:

@@ -51,6 +51,7 @@ _COLUMNS = {
     "ReqNodes": 64,  # whether it names any is all that counts
     "admin_comment": 320,  # the mark is shorter; what an administrator appended may be cut off
 }
+_TERM = re.compile(r"[0-9]{10}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 _NAME = re.compile(r"[0-9]{1,19}(_[0-9]{1,10})?", re.ASCII)
 _HELD_AT_SUBMISSION = re.compile(r"[^ ]*;held=1(?:[; ]|$)")
@@ -343,13 +344,37 @@ def read_paths(config: Path) -> dict[str, Path]:
     Not by onesd's own strict reader: a configuration that stops onesd must not stop this.
     """
     found: dict[str, str] = dict(_DEFAULTS)
+    several = False
     for file in [config, *sorted((config.parent / "ones.d").glob("*.toml"))]:
         try:
             said = tomllib.loads(file.read_text())
         except (OSError, ValueError, RecursionError):
             continue
         found |= {key: said[key] for key in found if isinstance(said.get(key), str)}
-    return {key: Path(value) for key, value in found.items()}
+        standby = said.get("standby")
+        if isinstance(standby, dict) and "controllers" in standby:
+            several = bool(standby["controllers"])
+    paths = {key: Path(value) for key, value in found.items()}
+    return paths | {"store": latest_store(paths["store"])} if several else paths
+
+
+def latest_store(store: Path) -> Path:
+    """Where several hosts have an onesd, each term of one of them has a database of its own."""
+    numbers = [path.name for path in _listed(store.parent / "terms")]
+    for number in sorted(filter(_TERM.fullmatch, numbers), reverse=True):
+        with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+            text = (store.parent / "terms" / number).read_text(errors="replace")
+            found = store.with_name(Path(json.loads(text)["store"]).name)
+            if found.is_file():
+                return found
+    return store
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return []
 
 
 def release_all(

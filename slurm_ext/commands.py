@@ -29,7 +29,10 @@ _FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Commands:
-    """Runs Slurm's programs; `calls`, `errors` and `seconds` count what was run, for metrics."""
+    """Runs Slurm's programs; `calls`, `errors` and `seconds` count what was run, for metrics.
+
+    `fence` is asked just before each program that changes something, and raises where it may not.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Commands:
         writes_per_second: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        fence: Callable[[], None] = lambda: None,
     ) -> None:
         self.timeout = timeout
         self.calls = 0
@@ -45,6 +49,7 @@ class Commands:
         self.seconds = 0.0
         self._clock = clock
         self._sleep = sleep
+        self._fence = fence
         self._lock = threading.Lock()
         self._rate = writes_per_second
         self._burst = max(1.0, writes_per_second)
@@ -69,8 +74,10 @@ class Commands:
         """As `run`, for what changes Slurm: waits until the bound on writes a second allows it.
 
         A write that ran into its timeout may have happened: read again before doing it again.
+        Raises what the fence raises, too, and then nothing was done.
         """
         self._wait_for_token()
+        self._fence()  # behind the wait, which may have been long
         return self.run(program, *args, timeout=timeout)
 
     def _wait_for_token(self) -> None:

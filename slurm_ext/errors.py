@@ -44,3 +44,7 @@ class RecordFault(SlurmError):
 
 class SlurmUnreachable(SlurmError):
     """slurmctld does not answer."""
+
+
+class Superseded(OnesError):
+    """Another onesd has taken over: this one may touch nothing any more."""

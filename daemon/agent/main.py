@@ -62,7 +62,7 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
             config=config.agent,
             sampler=sampler,
             onesd=Onesd(
-                session, config.controller, node, trust=signed_by(_uids(config.controller_user))
+                session, config.controllers, node, trust=signed_by(_uids(config.controller_user))
             ),
             stage_folder=config.staging.folder,
         )
@@ -77,7 +77,7 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
             node,
             len(readings),
             config.agent.socket,
-            config.controller,
+            " or ".join(config.controllers),
         )
         work = asyncio.create_task(agent.run())
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import aiohttp
 import msgspec
@@ -41,6 +41,7 @@ JITTER = 0.1  # of the interval, so that a cluster's agents don't speak as one
 STRANGE = "takes no reports; is it another program, or of another release?"
 MOST_LEFT_OUT = 1000  # jobs that are named for it
 MOST_ANSWER = 2**20  # bytes
+CONNECT = 3.0  # seconds for which a host that is gone is waited for, where there is another
 
 Sign = Callable[[str, str, bytes], str]  # purpose, subject, body -> credential
 # credential, purpose, subject, body -> whether onesd has signed it. Raises MungeError.
@@ -51,23 +52,28 @@ class ControllerError(OnesError):
     """onesd can't be reached or refuses us."""
 
 
+class Waits(ControllerError):
+    """It is onesd, and another one acts."""
+
+
 class Unproved(ControllerError):
     """Something answers, and nothing proves that it is onesd: nothing it says counts."""
 
 
 class Onesd:
-    """The controller, as an agent sees it."""
+    """The controller, as an agent sees it; of several, the one that acts."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        controller: str,
+        controllers: Sequence[str],
         node: str,
         sign: Sign = munge.sign,
         trust: Trust | None = None,
     ) -> None:
         self._session = session
-        self._controller = controller
+        self._controllers = tuple(controllers)
+        self._acts = 0  # the one that answered last, which is asked first
         self._node = node
         self._sign = sign
         self._trust = trust if trust is not None else signed_by({0, os.geteuid()})
@@ -78,11 +84,13 @@ class Onesd:
         body = self._encoded(report)
         answer = await self._ask("POST", "/v1/agent", AGENT_PURPOSE, body, signed=body)
         if answer is None:
-            raise self._fault(STRANGE)
+            raise _fault(self._controller, STRANGE)
         try:
             return HEARD.decode(answer)
         except msgspec.DecodeError as fault:
-            raise self._fault(f"answers what this agent does not understand: {fault}") from None
+            raise _fault(
+                self._controller, f"answers what this agent does not understand: {fault}"
+            ) from None
 
     def _encoded(self, report: NodeReport) -> bytes:
         """The report as it travels, without what a job said that can't be told, or is too long."""
@@ -121,19 +129,48 @@ class Onesd:
             async with asyncio.timeout(LEASE_TIMEOUT):
                 answer = await self._ask("GET", path, LEASE_PURPOSE, None, signed=subject)
         except TimeoutError:
-            raise self._fault(f"no answer within {LEASE_TIMEOUT} s") from None
+            raise _fault(self._controller, f"no answer within {LEASE_TIMEOUT} s") from None
         if answer is None:
             return None
         try:
             lease = LEASE.decode(answer)
             return msgspec.structs.replace(lease, order=None)
         except msgspec.DecodeError as fault:
-            raise self._fault(f"answers what is no lease: {fault}") from None
+            raise _fault(self._controller, f"answers what is no lease: {fault}") from None
+
+    @property
+    def _controller(self) -> str:
+        return self._controllers[self._acts]
 
     async def _ask(
         self, method: str, path: str, purpose: str, body: bytes | None, *, signed: bytes
     ) -> bytes | None:
-        """One request: the answer that onesd itself has signed; None for a 404 of its own."""
+        """One request to the onesd that acts: the answer that it has signed; None for a 404 of its
+        own. The others are tried in turn; where none acts, the fault of the first one is raised, or
+        of the first that does not wait."""
+        faults: list[ControllerError] = []
+        for _ in self._controllers:
+            asked = self._acts
+            try:
+                return await self._ask_one(
+                    self._controllers[asked], method, path, purpose, body, signed=signed
+                )
+            except ControllerError as fault:
+                faults.append(fault)
+                if self._acts == asked:  # no other question has gone on meanwhile
+                    self._acts = (asked + 1) % len(self._controllers)
+        raise next((fault for fault in faults if not isinstance(fault, Waits)), faults[0])
+
+    async def _ask_one(
+        self,
+        controller: str,
+        method: str,
+        path: str,
+        purpose: str,
+        body: bytes | None,
+        *,
+        signed: bytes,
+    ) -> bytes | None:
         try:
             credential = await asyncio.to_thread(self._sign, purpose, self._node, signed)
         except munge.MungeError as fault:
@@ -141,8 +178,9 @@ class Onesd:
         headers = {"Authorization": f"Munge {credential}", NODE: self._node}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        url = f"http://{self._controller}{path}"
-        patience = aiohttp.ClientTimeout(total=PUSH_TIMEOUT)
+        url = f"http://{controller}{path}"
+        connect = CONNECT if len(self._controllers) > 1 else None
+        patience = aiohttp.ClientTimeout(total=PUSH_TIMEOUT, sock_connect=connect)
         try:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=patience, allow_redirects=False
@@ -151,22 +189,22 @@ class Onesd:
                 status, reason = answer.status, answer.reason
                 seal = answer.headers.get(CREDENTIAL, "")
         except TimeoutError:
-            raise self._fault(f"no answer within {PUSH_TIMEOUT:g} s") from None
+            raise _fault(controller, f"no answer within {PUSH_TIMEOUT:g} s") from None
         except (aiohttp.ClientError, OSError) as fault:
-            raise self._fault(f"can't be reached: {fault}") from None
+            raise _fault(controller, f"can't be reached: {fault}") from None
         if len(text) > MOST_ANSWER:
-            raise self._fault(f"answers with more than {MOST_ANSWER} bytes")
+            raise _fault(controller, f"answers with more than {MOST_ANSWER} bytes")
         if status not in (200, 404):
-            raise self._fault(f"refuses: {_error(text) or reason}")
+            raise _refusal(controller, text, reason)
         if status == 404 and not seal:
-            raise self._fault(STRANGE)
-        await self._must_be_onesds(credential, text, seal)
+            raise _fault(controller, STRANGE)
+        await self._must_be_onesds(controller, credential, text, seal)
         return text if status == 200 else None
 
-    async def _must_be_onesds(self, asked: str, answer: bytes, seal: str) -> None:
+    async def _must_be_onesds(self, controller: str, asked: str, answer: bytes, seal: str) -> None:
         """Raises Unproved unless onesd has signed this answer to this very request."""
         if not seal:
-            raise Unproved(f"an answer of {self._controller} is not signed; it is left out")
+            raise Unproved(f"an answer of {controller} is not signed; it is left out")
         try:
             good = await asyncio.to_thread(
                 self._trust, seal, HEARD_PURPOSE, self._node, answer_to(asked, answer)
@@ -175,10 +213,7 @@ class Onesd:
         except munge.MungeError as fault:
             doubt = " ".join(str(fault).split())[:200]
         if doubt:
-            raise Unproved(f"an answer of {self._controller} is left out: {doubt}")
-
-    def _fault(self, what: str) -> ControllerError:
-        return ControllerError(" ".join(f"onesd at {self._controller} {what}".split())[:300])
+            raise Unproved(f"an answer of {controller} is left out: {doubt}")
 
 
 class Pusher:
@@ -265,10 +300,18 @@ async def _whole(content: aiohttp.StreamReader) -> bytes:
     return found
 
 
-def _error(text: bytes) -> str:
-    """The controller's own words, where it has any."""
+def _refusal(controller: str, text: bytes, reason: str | None) -> ControllerError:
+    """In the controller's own words, where it has any."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
-        return ""
-    return str(answer.get("error", ""))[:200] if isinstance(answer, dict) else ""
+        answer = None
+    said = str(answer.get("error", ""))[:200] if isinstance(answer, dict) else ""
+    waits = isinstance(answer, dict) and "active" in answer
+    return _fault(controller, f"refuses: {said or reason}", Waits if waits else ControllerError)
+
+
+def _fault(
+    controller: str, what: str, kind: type[ControllerError] = ControllerError
+) -> ControllerError:
+    return kind(" ".join(f"onesd at {controller} {what}".split())[:300])

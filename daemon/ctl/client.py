@@ -17,6 +17,8 @@ from ones.daemon.wire import CTL_PURPOSE
 from ones.slurm_ext.errors import OnesError
 
 TIMEOUT = 30.0
+ROLE = "/v1/role"
+CONNECT = 3.0  # seconds for which a host that is gone is waited for, where there is another
 
 
 class Unreachable(OnesError):
@@ -61,41 +63,96 @@ def asks(method: str, path: str, body: object = None) -> Any:
 
 
 def ask(way: Way, method: str, path: str, body: object = None, *, timeout: float = TIMEOUT) -> Any:
-    """One question to onesd, its JSON answer.
+    """One question to onesd, its JSON answer; of several onesd, to the one that acts.
 
     Raises Unreachable, NotAllowed or Refused, and ConfigError.
     """
     config = way.settings()
     data = b"" if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"}
+    doors, faults = _doors(way, config), list[Unreachable]()
+    for door in doors:
+        try:
+            status, answer = _exchange(door, method, path, data, timeout, several=len(doors) > 1)
+        except Unreachable as fault:
+            faults.append(fault)
+            continue
+        if status == 503 and "active" in answer:
+            faults.append(Unreachable(f"onesd at {door}: {answer.get('error', 'it waits')}"))
+            continue
+        if faults and path == "/v1/status":
+            click.echo(f"onesctl: note: {faults[0]}", err=True)
+        return _taken(status, answer)
+    raise faults[0] if len(faults) == 1 else Unreachable("; ".join(map(str, faults)))
+
+
+def roles(way: Way) -> dict[str, Any]:
+    """HOST:PORT of each onesd of the configuration -> what it says of its role, or None.
+
+    Raises ConfigError.
+    """
+    found: dict[str, Any] = {}
+    for address in way.settings().controllers:
+        try:
+            status, answer = _exchange(address, "GET", ROLE, b"", CONNECT, several=True)
+        except Unreachable:
+            status, answer = 0, None
+        found[address] = answer if status == 200 else None
+    return found
+
+
+def _doors(way: Way, config: Config) -> list[Path | str]:
+    """A socket on this host, or HOST:PORT, in the order in which they are tried."""
     local = Path(config.socket)
+    if way.socket is not None:
+        return [local]
+    others: list[Path | str] = list(config.controllers)
+    if not local.exists():
+        return others
+    return [local, *others] if config.standby.controllers else [local]
+
+
+def _exchange(
+    door: Path | str, method: str, path: str, data: bytes, timeout: float, *, several: bool
+) -> tuple[int, dict[str, Any]]:
+    """The status and what was said. `several`: one that is gone is not waited for. Raises
+    Unreachable."""
+    headers = {"Content-Type": "application/json"}
     connection: http.client.HTTPConnection
-    if local.exists() or way.socket is not None:
-        connection, where = _UnixConnection(local, timeout), str(local)
+    patience = CONNECT if several else timeout
+    if isinstance(door, Path):
+        connection = _UnixConnection(door, patience)
     else:
-        host, port = config.controller_address
-        connection = http.client.HTTPConnection(host, port, timeout=timeout)
-        where = f"{host}:{port}"
-        signed = munge.sign(CTL_PURPOSE, f"{method} {path}", data)
-        headers["Authorization"] = f"Munge {signed}"
+        host, _, port = door.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=patience)
+        if path != ROLE:  # which anybody is told
+            signed = munge.sign(CTL_PURPOSE, f"{method} {path}", data)
+            headers["Authorization"] = f"Munge {signed}"
     try:
+        connection.connect()
+        connection.sock.settimeout(timeout)
         connection.request(method, path, body=data, headers=headers)
         reply = connection.getresponse()
         text = reply.read()
     except (OSError, http.client.HTTPException) as fault:
         raise Unreachable(
-            f"onesd does not answer at {where} ({fault}); is it running? systemctl status onesd"
+            f"onesd does not answer at {door} ({fault}); is it running? systemctl status onesd"
         ) from None
     finally:
         connection.close()
     try:
         answer = json.loads(text)
     except ValueError:
-        raise Unreachable(f"what answers at {where} is not onesd") from None
-    if reply.status in (401, 403):
+        answer = None
+    if not isinstance(answer, dict):
+        raise Unreachable(f"what answers at {door} is not onesd")
+    return reply.status, answer
+
+
+def _taken(status: int, answer: dict[str, Any]) -> Any:
+    if status in (401, 403):
         raise NotAllowed(answer.get("error", "not allowed"))
-    if reply.status != 200:
-        raise Refused(answer.get("error", f"onesd answered {reply.status}"))
+    if status != 200:
+        raise Refused(answer.get("error", f"onesd answered {status}"))
     if note := answer.get("meta", {}).get("note"):
         click.echo(f"onesctl: note: {' '.join(str(note).split())}", err=True)
     return answer

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from ones.daemon.ctl.client import asks
+from ones.daemon.ctl.client import Refused, Unreachable, asks, roles
 from ones.daemon.ctl.listing import (
     Listing,
     chosen,
@@ -18,6 +20,8 @@ from ones.daemon.ctl.listing import (
 )
 from ones.daemon.ctl.table import Column, Columns, cell
 from ones.daemon.times import duration, moment
+
+MOST_HANDOVER = 60.0  # seconds for the moves' present steps, the database's copy and the doors
 
 
 def _percent(ratio: float | None) -> str | None:
@@ -72,6 +76,8 @@ def status(*, as_json: bool) -> None:
         print_json(answer)
         return
     gpus, jobs, last = answer["gpus"], answer["jobs"], answer["round"]
+    if answer.get("controllers"):
+        click.echo(f"Controllers: {_told(roles(click.get_current_context().obj))}")
     state = "paused" if answer["paused"] else answer["mode"]
     click.echo(
         f"onesd {answer['meta']['version']}: {state}, policy {answer['policy']},"
@@ -92,6 +98,16 @@ def status(*, as_json: bool) -> None:
         )
     for problem in answer["problems"]:
         click.echo(f"Note: {cell(problem)}")
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """Each onesd and its role."""
+    words = []
+    for address, said in found.items():
+        role = said.get("role") if said else None
+        term = f" (term {said['term']})" if role == "active" and "term" in said else ""
+        words.append(f"{address} {cell(role) if role else 'does not answer'}{term}")
+    return ", ".join(words)
 
 
 @click.command()
@@ -167,3 +183,26 @@ def resume() -> None:
     """Act again after a pause."""
     asks("POST", "/v1/resume")
     click.echo("resumed")
+
+
+@click.command()
+def handover() -> None:
+    """Let another onesd take over, and wait until it has."""
+    way = click.get_current_context().obj
+    found = roles(way)
+    waiting = [address for address, said in found.items() if said and said["role"] == "standby"]
+    if not waiting:
+        raise Refused(
+            f"no standby answers ({_told(found)}), and nothing is handed over; start onesd on"
+            " another host of [standby] controllers"
+        )
+    before = max(said["term"] for said in found.values() if said)
+    asks("POST", "/v1/handover")
+    until = time.monotonic() + way.settings().standby.takeover + MOST_HANDOVER
+    while time.monotonic() < until:
+        for address, said in roles(way).items():
+            if said and said["role"] == "active" and said["term"] > before:
+                click.echo(f"{address} acts now, in term {said['term']}")
+                return
+        time.sleep(0.2)
+    raise Unreachable("it is handed over, and nobody has taken over yet; see onesctl status")

@@ -79,7 +79,7 @@ def main(context: click.Context, config: Path | None, socket: Path | None) -> No
 for command in (
     *(jobs.jobs, jobs.job, jobs.explain),
     *(cluster.status, cluster.nodes, cluster.plan, cluster.sharing),
-    *(cluster.pause, cluster.resume),
+    *(cluster.pause, cluster.resume, cluster.handover),
 ):
     main.add_command(command)
 for name, told in LATER.items():

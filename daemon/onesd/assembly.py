@@ -17,6 +17,7 @@ from ones.daemon.onesd.policy_in_force import PolicyInForce
 from ones.daemon.onesd.round import Rounds
 from ones.daemon.onesd.service import Service
 from ones.daemon.onesd.steering import Steering
+from ones.daemon.onesd.terms import Term
 from ones.slurm_ext.cluster import Cluster
 
 
@@ -38,13 +39,19 @@ def assemble(
     metrics: Metrics | None = None,
     news: Callable[[], None] = lambda: None,
     ended: Callable[[], None] = lambda: None,
+    term: Term | None = None,
+    yields: Callable[[], None] = lambda: None,
 ) -> Onesd:
     """One onesd on one database. `news`: a tick should come soon; `ended`: a round should.
+
+    `term`: where there are others, that in which it acts; `yields` gives it up, for one of them.
 
     Chance is drawn from the configuration's seed and the number of the round. Raises ValueError
     where the configuration's policy can't be used.
     """
-    metrics = metrics or Metrics()
+    metrics = metrics or Metrics(controllers=len(config.controllers))
+    if term is not None:
+        metrics.roles.acts(term=term.number)
     metrics.watch_database(store.size)
     books = Books.open(config, store, cluster, metrics)
     policy = PolicyInForce(config, store)
@@ -75,5 +82,7 @@ def assemble(
         clock=clock,
         news=news,
         ended=ended,
+        term=term,
+        yields=yields,
     )
     return Onesd(rounds=rounds, service=service, moves=moves)

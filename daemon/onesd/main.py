@@ -23,11 +23,13 @@ from ones.daemon.onesd.events import Events, unsettled
 from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.page.server import Page
 from ones.daemon.onesd.service import Service
+from ones.daemon.onesd.standing_by import candidate_of, open_store, stand_by, terms_of
+from ones.daemon.onesd.terms import LOOKS, Term, Terms, TermsError
 from ones.daemon.site import load_site
 from ones.daemon.systemd import notify
 from ones.slurm_ext.choose import choose_reader
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.errors import OnesError, SlurmError
+from ones.slurm_ext.errors import OnesError, SlurmError, Superseded
 from ones.slurm_ext.slurm import Slurm
 
 log = logging.getLogger(__name__)
@@ -62,10 +64,14 @@ def main(config: Path | None, check_config: bool, mode: str | None, policy: str 
 
 
 class _only_one:  # noqa: N801
-    """Two daemons on one database would fight over the same jobs: the second one ends at once."""
+    """Two daemons on one database would fight over the same jobs: the second one ends at once.
+
+    This is of one host. Where several have an onesd, terms say which of them acts.
+    """
 
     def __init__(self, config: Config) -> None:
-        self._path = Path(config.store).with_suffix(".lock")
+        path = config.socket if config.standby.controllers else config.store
+        self._path = Path(path).with_suffix(".lock")
 
     def __enter__(self) -> None:
         try:
@@ -83,12 +89,69 @@ class _only_one:  # noqa: N801
 
 
 async def _run(config: Config) -> None:
+    """Act until told to stop; where there are other onesd, in our own terms only."""
+    stop = asyncio.Event()
+
+    def told() -> None:
+        notify("STOPPING=1")
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    if not config.standby.controllers:
+        if (folder := terms_of(config).folder).exists():
+            raise OnesError(
+                f"{folder}: other hosts have an onesd on this database; name them as [standby]"
+                " controllers, or stop them and remove the folder"
+            )
+        await _act(config, Store(config.store), stop)
+        log.info("onesd is down; what it held is released by ones-release unless it comes back")
+        return
+    terms, yielded = terms_of(config), 0
+    while not stop.is_set():
+        term = await stand_by(config, candidate_of(config, terms, yielded=yielded), stop)
+        if term is not None:
+            await _hold(config, terms, term, stop)
+            yielded = term.number
+    log.info("onesd is down")
+
+
+async def _hold(config: Config, terms: Terms, term: Term, stop: asyncio.Event) -> None:
+    """Act for as long as the term is ours; then it is ended, so that others need not wait."""
+    over, every = asyncio.Event(), config.standby.takeover / LOOKS
+    beats = asyncio.create_task(
+        _forever("term", term.beat, lambda: every, over, most_backoff=every)
+    )
+    stops = asyncio.create_task(_pass_on(stop, over))
+    try:
+        store = await asyncio.to_thread(open_store, config, terms, term)
+        await _act(config, store, over, term)
+    finally:
+        over.set()
+        await asyncio.gather(beats, stops)  # no sign of life comes after the end
+        await asyncio.to_thread(term.end)
+    log.info("term %d is over", term.number)
+
+
+async def _pass_on(stop: asyncio.Event, over: asyncio.Event) -> None:
+    """What ends the process ends the term; but not the other way round."""
+    ends = [asyncio.create_task(event.wait()) for event in (stop, over)]
+    _, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    over.set()
+
+
+async def _act(config: Config, store: Store, stop: asyncio.Event, term: Term | None = None) -> None:
+    """Rounds, moves and doors until told to stop, or until the term is another one's."""
     commands = Commands(
-        timeout=config.slurm.timeout, writes_per_second=config.slurm.writes_per_second
+        timeout=config.slurm.timeout,
+        writes_per_second=config.slurm.writes_per_second,
+        fence=term.check if term is not None else lambda: None,
     )
     cluster = Slurm(commands, choose_reader(config.slurm.reader, commands))
-    store, metrics = Store(config.store), Metrics()
-    loop, stop, step = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    metrics = Metrics(controllers=len(config.controllers))
+    loop, step = asyncio.get_running_loop(), asyncio.Event()
     events = Events(config.events, metrics, welcome=lambda: not onesd.service.policy.takes_turns)
 
     def soon(happened: Callable[[], None]) -> Callable[[], None]:
@@ -103,6 +166,8 @@ async def _run(config: Config) -> None:
         metrics=metrics,
         news=soon(step.set),
         ended=soon(lambda: events.happened("agent")),
+        term=term,
+        yields=soon(stop.set),
     )
     rounds, service = onesd.rounds, onesd.service
 
@@ -122,8 +187,6 @@ async def _run(config: Config) -> None:
     runner = await api.serve()
     await page.open()
     await events.open()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     log.info(
         "onesd is up: mode %s, policy %s, Slurm read by %s",
         config.mode,
@@ -141,14 +204,12 @@ async def _run(config: Config) -> None:
     ]
     notify("READY=1")
     await stop.wait()
-    notify("STOPPING=1")
     # A step of a move that is under way is finished: both threads end with their present call.
     await asyncio.gather(*loops)
     events.close()
     await page.close()
     await runner.cleanup()
     store.close()
-    log.info("onesd is down; what it held is released by ones-release unless it comes back")
 
 
 def _ignore(_: object) -> None:
@@ -163,8 +224,11 @@ async def _forever(
     wake: asyncio.Event | None = None,
     *,
     settle: Callable[[float], float] = lambda _took: 0.0,
+    most_backoff: float = MOST_BACKOFF,
 ) -> None:
     """Do the work again and again; a failure is told, and backed off from, but ends nothing.
+
+    That another onesd has taken over ends it.
 
     `wake` ends a pause early, though not after a failure; the work then comes `settle` seconds
     later, given how long it last took.
@@ -180,13 +244,19 @@ async def _forever(
         except SlurmError as fault:
             failures += 1
             log.warning("%s: %s; nothing more is changed until Slurm answers", name, fault)
+        except Superseded as fault:
+            log.warning("%s: %s; this one waits again", name, fault)
+            stop.set()
+        except TermsError as fault:
+            failures += 1
+            log.error("%s: %s; nothing is changed meanwhile", name, fault)
         except Exception:  # the outermost loop: a bug must not end the daemon
             failures += 1
             log.exception("%s failed", name)
         took = time.monotonic() - begun
         pause = max(0.0, interval() - took)
         if failures:
-            pause = min(MOST_BACKOFF, max(pause, 2.0**failures))
+            pause = min(most_backoff, max(pause, 2.0**failures))
         until = time.monotonic() + pause
         await _sleep(pause, stop, None if failures else wake)
         await _sleep(max(0.0, min(settle(took), until - time.monotonic())), stop, None)
@@ -218,16 +288,24 @@ async def _beat(service: Service, stop: asyncio.Event, rounded: asyncio.Event) -
             await asyncio.to_thread(_beat_once, service, path)
         except OSError as fault:
             log.error("heartbeat %s: %s; new jobs pass as plain jobs", path, fault.strerror)
+        except Superseded as fault:
+            log.warning("heartbeat: %s; this one waits again", fault)
+            stop.set()
+        except TermsError as fault:
+            log.warning("heartbeat %s: %s", path, fault)
         await _sleep(heartbeat.BEAT, stop, rounded)
 
 
 def _beat_once(service: Service, path: Path) -> None:
     if service.healthy():
+        service.still_ours()
+        standby = service.config.standby
         heartbeat.write(
             path,
             now=service.clock(),
             hold=service.steering.holds(),
             acts=service.steering.acts(),
             snapshot=service.published.snapshot,
+            takeover=standby.takeover if standby.controllers else 0.0,
         )
         notify("WATCHDOG=1")

@@ -17,15 +17,44 @@ _SOURCES = ("prolog", "epilog", "agent", "completing")
 _HOLDERS = ("elastic", "other", "free")
 
 
+class Roles:
+    """Whether this onesd acts or waits, and who else there should be; in any registry."""
+
+    def __init__(self, registry: CollectorRegistry, *, controllers: int = 1) -> None:
+        Info("ones_build", "The running version.", registry=registry).info(
+            {"version": version("ones-slurm")}
+        )
+        self._active = Gauge(
+            "ones_active", "1 for the onesd that acts, 0 for a standby.", registry=registry
+        )
+        self._controllers = Gauge(
+            "ones_controllers", "How many onesd the configuration names.", registry=registry
+        )
+        self._term = Gauge(
+            "ones_term",
+            "The term of the onesd that acts: how often one took over; 0 without standby.",
+            registry=registry,
+        )
+        self._active.set(1)
+        self._controllers.set(controllers)
+
+    def standby(self) -> None:
+        """It waits."""
+        self._active.set(0)
+
+    def acts(self, *, term: int) -> None:
+        """It acts, in that term."""
+        self._active.set(1)
+        self._term.set(term)
+
+
 class Metrics:
     """One registry of our own, so that tests and several daemons in a process don't collide."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, controllers: int = 1) -> None:
         self.registry = CollectorRegistry()
         self._round_at: float | None = None  # the last one
-        Info("ones_build", "The running version.", registry=self.registry).info(
-            {"version": version("ones-slurm")}
-        )
+        self.roles = Roles(self.registry, controllers=controllers)
         self.round_seconds = Histogram(
             "ones_round_duration_seconds", "Length of a round.", registry=self.registry
         )

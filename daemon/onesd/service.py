@@ -17,6 +17,7 @@ from ones.daemon.onesd.outcome import Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
 from ones.daemon.onesd.round import Rounds
 from ones.daemon.onesd.steering import Steering
+from ones.daemon.onesd.terms import Term
 from ones.daemon.wire import Lease, NodeReport
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.live_moves import LiveMove
@@ -31,6 +32,7 @@ class Service:
     """Reads what the rounds publish and the books keep; takes what agents and operators say.
 
     `news` is called where an agent told what a move may wait for, `ended` where one saw a job end.
+    `term`: that in which it acts, where others wait to take over; `yields` gives it up.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Service:
         clock: Callable[[], float],
         news: Callable[[], None],
         ended: Callable[[], None],
+        term: Term | None,
+        yields: Callable[[], None],
     ) -> None:
         self.cluster = cluster
         self.books = books
@@ -60,6 +64,8 @@ class Service:
         self._rounds = rounds
         self._news = news
         self._ended = ended
+        self.term = term
+        self._yields = yields
 
     @property
     def config(self) -> Config:
@@ -89,7 +95,11 @@ class Service:
         return self.books.jobs.refresh_runs(jobs)
 
     def hear(self, report: NodeReport) -> None:
-        """Take an agent's report; a fresh checkpoint is acted on at once, a job's end soon."""
+        """Take an agent's report; a fresh checkpoint is acted on at once, a job's end soon.
+
+        Raises what `still_ours` does.
+        """
+        self.still_ours()
         if self.books.heard.accept(report, now=self.clock()):
             self._news()
         if report.ended:
@@ -99,8 +109,9 @@ class Service:
         """What the job's environment should say.
 
         A batch was planned for a size. Where Slurm gave the job another one (it was released by
-        somebody else, say), the batch is left to the job.
+        somebody else, say), the batch is left to the job. Raises what `still_ours` does.
         """
+        self.still_ours()
         leased = self.books.leases.of(job)
         if leased is None:
             return None
@@ -142,6 +153,18 @@ class Service:
         """
         config = self.policy.make(by, name, now=self.clock())
         log.warning("policy %s, by %s", config.policy, by)
+
+    def still_ours(self) -> None:
+        """Raises Superseded where another onesd has taken over, TermsError where nobody knows."""
+        if self.term is not None:
+            self.term.check()
+
+    def hand_over(self, by: str) -> None:
+        """Let another onesd take over. Raises ValueError where there is none."""
+        if self.term is None:
+            raise ValueError("there is no other onesd to take over; see [standby] controllers")
+        log.warning("term %d is handed over, by %s", self.term.number, by)
+        self._yields()
 
     def healthy(self) -> bool:
         """Whether rounds succeed; a first one must have."""

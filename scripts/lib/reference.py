@@ -183,7 +183,9 @@ def _toml(value: object) -> str:
 
 def metrics() -> str:
     """Every metric with its type and labels, as the registries have them."""
-    onesd_has = [one for one in vars(Metrics()).values() if isinstance(one, MetricWrapperBase)]
+    of_onesd = Metrics()
+    parts = (*vars(of_onesd).values(), *vars(of_onesd.roles).values())
+    onesd_has = [one for one in parts if isinstance(one, MetricWrapperBase)]
     told = agent_metrics.Metrics("n1", "0")
     told.state = agent_metrics.GpuState(gpus=(GpuSample(minor=0, uuid="", type=""),))
     agent_has = [one for one in vars(told).values() if isinstance(one, MetricWrapperBase)]

@@ -17,7 +17,7 @@ from ones.daemon.agent.attribution import (
 )
 from ones.daemon.agent.messages import Refused, read_message
 from ones.daemon.agent.node import _environment_of
-from ones.daemon.agent.push import _error
+from ones.daemon.agent.push import _refusal
 from ones.daemon.onesd.books.needs import QUESTION
 from ones.daemon.onesd.doors.audit import _line
 from ones.daemon.onesd.doors.http import _LINK
@@ -91,7 +91,7 @@ def _json_of(decoder: msgspec.json.Decoder[object]) -> Callable[[bytes], object]
 
 
 def _answer(data: bytes) -> object:
-    must(len(_error(data)) <= 200, "a long error")
+    must(len(str(_refusal("ctl:7667", data, ""))) <= 300, "a long error")
     heard = decoded(data, HEARD)
     told = [_environment_of(lease) for lease in heard.leases]
     must(all(line.isprintable() for lines in told for line in lines), "a variable of two lines")

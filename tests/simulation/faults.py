@@ -58,6 +58,7 @@ RATES = {
     "empty": 0.01,
     "kill": 0.002,
     "database": 0.001,
+    "standby": 0.001,
 }
 
 
@@ -70,14 +71,18 @@ class Door:
         told: Callable[[str], None],
         struck: Callable[[str], None],
         point: Callable[[], None],
+        fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._chances = chances
         self._told = told
         self._struck = struck
         self._point = point
+        self._fence = fence
 
     def judge(self, call: Call) -> Verdict:
         self._point()
+        if call.writes:
+            self._fence()
         verdict = self._write(call) if call.writes else self._read(call)
         if verdict is not PASS:
             self._told(f"onesd: {_words(call)}: {type(verdict).__name__.lower()}")
@@ -159,6 +164,10 @@ class FaultyStore(Store):
         self.chance = chance
         self.point = point
         self._inside = False
+
+    def copy_to(self, other: FaultyStore) -> None:
+        """All that was committed."""
+        self._db.backup(other._db)
 
     def write(self, sql: str, *values: Any) -> int:
         if not self._inside:

@@ -49,6 +49,11 @@ def nobody_elses_hold_is_lifted(play: Play) -> str:
     return ""
 
 
+def one_onesd_acts(play: Play) -> str:
+    """Whoever writes to Slurm is the onesd of the latest term."""
+    return play.office.foul if play.office is not None else ""
+
+
 def nobody_is_stopped_for_whom_no_node_is_left(play: Play) -> str:
     """onesd stops no job that reservations would not let start again."""
     state = play.world.state
@@ -180,6 +185,7 @@ def every_batch_is_one_the_job_accepts(play: Play) -> str:
 ALWAYS: Mapping[str, Callable[[Play], str]] = {
     "only marked jobs are touched": only_marked_jobs_are_touched,
     "nobody else's hold is lifted": nobody_elses_hold_is_lifted,
+    "one onesd acts": one_onesd_acts,
     "nobody is stopped for whom no node is left": nobody_is_stopped_for_whom_no_node_is_left,
     "no GPU is given twice": no_gpu_is_given_twice,
     "no work is lost": no_work_is_lost,

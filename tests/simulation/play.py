@@ -17,7 +17,7 @@ from ones.daemon.onesd.doors import views
 from ones.daemon.onesd.heartbeat import LIFETIME
 from ones.daemon.onesd.outcome import Round
 from ones.daemon.wire import Lease, NodeReport
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.errors import SlurmError, Superseded
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.simulated.cluster import SimulatedCluster
@@ -30,6 +30,7 @@ from ones.slurm_ext.snapshot import MARK
 from simulation.bugs import put_in
 from simulation.faults import RATES, Chance, Door, FaultyStore, Killed
 from simulation.invariants import ALWAYS, IN_THE_END
+from simulation.office import Office
 from simulation.people import USERS, People, queue
 from simulation.scenario import Scenario
 
@@ -65,8 +66,8 @@ class Outcome:
     broken: Broken | None = None
 
 
-class _Broken(Exception):
-    pass
+class _Broken(BaseException):
+    """Passes through an onesd that was stopped, too."""
 
 
 class Play:
@@ -94,6 +95,7 @@ class Play:
         self.views: list[dict[str, Any]] | None = None
         self.finished: list[int] = []  # elastic jobs that Slurm still knew near the end
         self._forgotten: set[int] = set()  # known to a lost database, and to onesd not again yet
+        self._stopped = False  # whether an onesd is, in its work
         self.outage = 0.0  # seconds for which onesd could not work, lately
         self._began = self.world.now
         self._skew = 0.0
@@ -103,8 +105,8 @@ class Play:
             if fault in scenario.faults
         }
         self._store = self._new_store()
-        self._door = Door(self._chances, self._tell, self._struck, self._point)
-        self._cluster = SimulatedCluster(self.world, self._door)
+        self._cluster = self._new_cluster()
+        self.office = Office(self._pass_time) if "standby" in scenario.faults else None
         self._config = Config(
             policy=scenario.policy,
             mode="act",
@@ -115,6 +117,7 @@ class Play:
             slurm=SlurmConfig(comment_every=60.0 if scenario.seed % 7 == 0 else None),
         )
         self.alive: Onesd | None = None
+        self._working: Onesd | None = None
         self._second: tuple[Onesd, float] | None = None  # until when it is there
         self._beat: tuple[float, bool, bool] | None = None  # when, holds, acts
         self.world.new_jobs_are_held(self._holds)
@@ -159,20 +162,51 @@ class Play:
 
     # onesd, its database and its death.
 
-    def _new_store(self) -> FaultyStore:
-        return FaultyStore(":memory:", self._chances.get("database"), self._point)
+    def _new_store(self, before: FaultyStore | None = None) -> FaultyStore:
+        store = FaultyStore(":memory:", self._chances.get("database"), self._point)
+        if before is not None:
+            before.copy_to(store)
+        return store
 
     def _clock(self) -> float:
         return self.world.now + self._skew
 
+    def _new_cluster(self, fence: Callable[[], None] = lambda: None) -> SimulatedCluster:
+        door = Door(self._chances, self._tell, self._struck, self._point, fence)
+        return SimulatedCluster(self.world, door)
+
     def _point(self) -> None:
-        chance = self._chances.get("kill") if hasattr(self, "_chances") else None
-        if chance is not None and self.alive is not None and chance.strikes():
+        if not hasattr(self, "_chances") or self.alive is None:
+            return
+        kill, standby = self._chances.get("kill"), self._chances.get("standby")
+        at_work = self._working is self.alive  # not so one that wakes up
+        if kill is not None and (at_work or self._working is None) and kill.strikes():
             raise Killed
+        if standby is not None and at_work and not self._stopped and standby.strikes():
+            self._stop_and_wake(standby.rng.randrange(1, 5))
+
+    def _stop_and_wake(self, rounds: int) -> None:
+        """SIGSTOP in the midst of its work: another one takes over, works, and it wakes up."""
+        self._fault("standby", "onesd is stopped, and another one takes over")
+        worker, self._stopped = self._working, True
+        try:
+            self._start()
+            for _ in range(rounds):
+                self._one_round(self.world.now + ROUND)
+        finally:
+            self._working, self._stopped = worker, False
+        self._tell("the onesd that was stopped wakes up")
 
     def _start(self) -> None:
+        term = None
+        if self.office is not None:
+            term = self.office.next()
+            self._store = self._new_store(self._store)  # its own, which begins as a copy
+            self._cluster = self._new_cluster(self.office.fence_of(term))
         try:
-            self.alive = assemble(self._config, self._cluster, self._store, clock=self._clock)
+            self.alive = assemble(
+                self._config, self._cluster, self._store, clock=self._clock, term=term
+            )
         except sqlite3.OperationalError:
             self.alive = None
 
@@ -224,18 +258,22 @@ class Play:
 
     def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         """As onesd's loops do it: a failure is told, and ends nothing; a kill ends onesd."""
+        worker = self._working = self.alive
         try:
             work()
             return True
         except Killed:
-            self.alive = None
+            if self.alive is worker:
+                self.alive = None
             self.outcome.kills += 1
             self._fault("kill", f"onesd is killed in a {what}")
-        except (SlurmError, sqlite3.OperationalError) as fault:
+        except (SlurmError, Superseded, sqlite3.OperationalError) as fault:
             self._tell(f"{what}: {fault}")
         except Exception as fault:
             self.unexpected = f"{what}: {type(fault).__name__}: {fault}"
             logging.getLogger(__name__).debug("unexpected", exc_info=True)
+        finally:
+            self._working = None
         return False
 
     # The play.
@@ -286,11 +324,14 @@ class Play:
         self._round_of_the_second()
         self._beats()
         while self.world.now < until:
-            self.world.step(min(2.0, until - self.world.now))
-            self.trainings.signals()
+            self._pass_time(min(2.0, until - self.world.now))
             if self.alive is not None and self.open_moves():
                 self._step_of_onesd("tick")
         self._releases()
+
+    def _pass_time(self, seconds: float) -> None:
+        self.world.step(seconds)
+        self.trainings.signals()
 
     def _step_of_onesd(self, what: str) -> None:
         if self.alive is None:
@@ -428,7 +469,10 @@ class Play:
             self._fault("forget", "onesd ends, and its database is lost")
             self.alive, self._second, self._store = None, None, self._new_store()
             self._nobody_knows()
-        if "second" in faults and self._second is None and draws["second"] < 0.006:
+        if self.office is not None and self._chances["standby"].rng.random() < 0.01:
+            self._hand_over()
+        alone = self.office is None and self._second is None
+        if "second" in faults and alone and draws["second"] < 0.006:
             self._fault("second", "a second onesd works on the same database: its lock was lost")
             other = assemble(self._config, SimulatedCluster(world), self._store, clock=self._clock)
             self._second = other, world.now + 300.0
@@ -436,6 +480,13 @@ class Play:
             self._limit(self._limits)
         if "operators" in faults and draws["operators"] < 0.02 and self.alive is not None:
             self._attempt("operator", lambda: self._operator(which))
+
+    def _hand_over(self) -> None:
+        assert self.office is not None
+        if self.alive is not None and self.alive.service.term is not None:
+            self._fault("standby", "onesd hands over")
+            self.alive.service.term.end()
+            self._start()
 
     def _nodes(self, which: float) -> None:
         world = self.world

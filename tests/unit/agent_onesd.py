@@ -75,5 +75,5 @@ async def served(controller: Controller) -> AsyncIterator[Onesd]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     async with aiohttp.ClientSession() as session:
-        yield Onesd(session, f"127.0.0.1:{port}", "n1", seal, trust)
+        yield Onesd(session, [f"127.0.0.1:{port}"], "n1", seal, trust)
     await runner.cleanup()

@@ -162,7 +162,7 @@ def test_no_munge_is_told_and_survived() -> None:
     async def work() -> None:
         async with aiohttp.ClientSession() as session:
             with pytest.raises(ControllerError, match="munged is down"):
-                await Onesd(session, "127.0.0.1:1", "n1", broken).send(a_report())
+                await Onesd(session, ["127.0.0.1:1"], "n1", broken).send(a_report())
 
     asyncio.run(work())
 

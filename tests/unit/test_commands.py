@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from ones.slurm_ext.commands import Commands
-from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable, Superseded
 
 SHELL = ("sh", "-c")
 
@@ -51,6 +52,27 @@ def test_a_controller_that_is_away_is_told_from_a_refusal(words: str) -> None:
 def test_a_program_that_hangs_is_ended() -> None:
     with pytest.raises(SlurmUnreachable, match=r"no answer in 0\.1 s"):
         Commands(timeout=0.1).run("sleep", "5")
+
+
+def test_nothing_is_changed_once_another_onesd_has_taken_over(tmp_path: Path) -> None:
+    over: list[bool] = []
+    asked: list[float] = []
+
+    def fence() -> None:
+        asked.append(waited[-1] if waited else 0.0)
+        if over:
+            raise Superseded("another onesd has taken over")
+
+    waited: list[float] = []
+    commands = Commands(writes_per_second=1.0, clock=lambda: 0.0, sleep=waited.append, fence=fence)
+    commands.write("touch", str(tmp_path / "first"))
+    commands.write("touch", str(tmp_path / "second"))
+    assert asked == [0.0, 1.0]  # behind the wait, in which the term may end
+    over.append(True)
+    with pytest.raises(Superseded):
+        commands.write("touch", str(tmp_path / "third"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+    assert commands.run("echo", "may be read") == "may be read\n"
 
 
 def test_a_program_that_is_not_there_is_named() -> None:

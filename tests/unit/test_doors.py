@@ -8,8 +8,6 @@ import http.client
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,7 +20,9 @@ import msgspec
 import pytest
 import sealing
 from fake_slurm import a_record
+from onesd_process import Daemon
 from patience import eventually
+from prometheus_server import free_port
 from standing_onesd import served_onesd
 
 from ones.daemon import munge
@@ -44,7 +44,6 @@ from ones.daemon.wire import (
 )
 from ones.slurm_ext.snapshot import Snapshot
 
-HERE = Path(__file__).parent
 NOBODY = 65534
 JOB = {
     "job": 7,
@@ -57,12 +56,6 @@ JOB = {
     "state": "PENDING",
     "family": "f",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Visitor:
@@ -139,48 +132,6 @@ def onesd(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     sealing.stand_in(monkeypatch)
     with served_onesd(config) as controller:
         yield controller
-
-
-class Daemon:
-    """onesd as a process, with programs that stand for Slurm's and can be made to hang."""
-
-    def __init__(self, folder: Path, config: Path, *, most_descriptors: int) -> None:
-        self.folder = folder
-        self.log = folder / "log"
-        programs = folder / "bin"
-        programs.mkdir()
-        for name in ("squeue", "scontrol", "sacct", "sacctmgr", "scancel"):
-            listed = {"scontrol": "nodes", "squeue": "jobs"}.get(name)
-            says = f"echo '{{\"{listed}\": []}}'" if listed else ":"
-            program = programs / name
-            program.write_text(
-                f"#!/bin/sh\necho {name} >> {folder}/calls\n"
-                f"while [ -e {folder}/hangs.{name} ]; do sleep 0.2; done\n{says}\n"
-            )
-            program.chmod(0o755)
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, HERE / "run_onesd.py", str(most_descriptors), config],
-                env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"},
-                stderr=log,
-            )
-
-    def hang(self, *programs: str) -> None:
-        for name in programs:
-            (self.folder / f"hangs.{name}").touch()
-
-    def calls(self, name: str) -> int:
-        path = self.folder / "calls"
-        return path.read_text().split().count(name) if path.exists() else 0
-
-    def beat(self) -> int:
-        path = self.folder / "heartbeat"
-        return path.stat().st_mtime_ns if path.exists() else 0
-
-    def rounds_and_beats(self) -> None:
-        """Wait until both have gone on."""
-        calls, beat = self.calls("squeue"), self.beat()
-        eventually(lambda: self.calls("squeue") > calls + 2 and self.beat() > beat)
 
 
 @pytest.fixture
@@ -361,7 +312,7 @@ def test_the_agent_and_onesd_take_each_others_word(onesd: Served, visitor: Visit
 
     async def work() -> None:
         async with aiohttp.ClientSession() as session:
-            agent = Onesd(session, f"127.0.0.1:{visitor.port}", "n1")
+            agent = Onesd(session, [f"127.0.0.1:{visitor.port}"], "n1")
             (lease,) = (await agent.send(report)).leases
             assert (lease.job, lease.gpus, lease.batch) == (7, 2, 64)
             assert await agent.lease(7) == lease

@@ -51,6 +51,7 @@ ROOMS = {
     "outcome": ("daemon.onesd.outcome daemon.onesd.metrics", "policies records"),
     "process": ("daemon.onesd.events daemon.onesd.heartbeat", "records config outcome"),
     "store": ("daemon.onesd.books.store", "errors"),
+    "terms": ("daemon.onesd.terms", "errors"),
     "steering": (
         "daemon.onesd.steering daemon.onesd.policy_in_force",
         "policies config site store",
@@ -74,15 +75,19 @@ ROOMS = {
     ),
     "service": (
         "daemon.onesd.service daemon.onesd.operators daemon.onesd.refresh",
-        "errors records slurm wire config outcome steering books moves observing round",
+        "errors records slurm wire config outcome terms steering books moves observing round",
     ),
     "assembly": (
         "daemon.onesd.assembly",
-        "slurm config outcome store steering books moves observing round service",
+        "slurm config outcome store terms steering books moves observing round service",
     ),
     "doors": (
         "daemon.onesd.doors",
-        "policies errors records slurm wire times config outcome books service",
+        "policies errors records slurm wire times config outcome terms books service",
+    ),
+    "standby": (
+        "daemon.onesd.standing_by",
+        "errors wire config store terms doors",
     ),
     "page": (
         "daemon.onesd.page",
@@ -90,7 +95,8 @@ ROOMS = {
     ),
     "onesd": (
         "daemon.onesd.main",
-        "errors slurm wire config site outcome process store service assembly doors page",
+        "errors slurm wire config site outcome process store terms service assembly doors page"
+        " standby",
     ),
     "demo": (
         "daemon.demo",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ones.daemon.onesd.books.store import _MIGRATIONS, Store, StoreError
+from ones.daemon.onesd.books.store import _MIGRATIONS, Store, StoreError, inherit
 
 
 def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
@@ -70,3 +70,51 @@ def test_a_database_of_the_release_before_is_taken_over_with_what_it_holds(tmp_p
     assert row is not None
     assert (row["step_seconds"], row["passes"], row["sync_seconds"]) == (0.5, 1, None)
     assert store.rows("SELECT * FROM gradients") == []
+
+
+def test_on_a_shared_file_system_there_is_no_write_ahead_log(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db", shared=True)
+    row = store.row("PRAGMA journal_mode")
+    assert row is not None
+    assert row[0] == "delete"
+    store.set_fact("paused", "after")
+    other = sqlite3.connect(tmp_path / "db")  # as ones-release does, beside a running onesd
+    assert other.execute("SELECT value FROM facts").fetchone() == ('"after"',)
+
+
+def test_a_copy_has_what_was_committed_and_nothing_of_what_was_under_way(tmp_path: Path) -> None:
+    """Its writer was stopped in the middle of a transaction, and holds his locks."""
+    before, own = tmp_path / "ones.1.sqlite", tmp_path / "ones.2.sqlite"
+    store = Store(before, shared=True)
+    store.set_fact("paused", "committed")
+    writer = sqlite3.connect(before, isolation_level=None)
+    writer.execute("PRAGMA cache_size = 1")  # so that what is under way is in the file already
+    writer.execute("BEGIN EXCLUSIVE")
+    writer.execute("UPDATE facts SET value = '\"under way\"'")
+    writer.executemany("INSERT INTO facts VALUES(?, ?)", [(f"{n}", "x" * 500) for n in range(500)])
+    assert before.with_name("ones.1.sqlite-journal").stat().st_size > 0
+    inherit(before, own)
+    copied = Store(own, shared=True)
+    assert copied.fact("paused") == "committed"
+    assert len(copied.rows("SELECT * FROM facts")) == 1
+    writer.execute("COMMIT")  # he wakes up, and writes into what nobody reads any more
+    assert len(copied.rows("SELECT * FROM facts")) == 1
+
+
+def test_a_copy_of_a_database_in_wal_mode_has_what_stands_in_its_log(tmp_path: Path) -> None:
+    store = Store(tmp_path / "ones.sqlite")
+    store.set_fact("paused", "in the log")
+    inherit(tmp_path / "ones.sqlite", tmp_path / "ones.1.sqlite")
+    assert Store(tmp_path / "ones.1.sqlite", shared=True).fact("paused") == "in the log"
+
+
+def test_without_a_database_before_there_is_none_to_begin_with(tmp_path: Path) -> None:
+    inherit(tmp_path / "ones.sqlite", tmp_path / "ones.1.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_database_is_named_and_left_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "ones.1.sqlite").write_bytes(b"x" * 4096)
+    with pytest.raises(StoreError, match=r"ones\.1\.sqlite: its copy is damaged; move it away"):
+        inherit(tmp_path / "ones.1.sqlite", tmp_path / "ones.2.sqlite")
+    assert not (tmp_path / "ones.2.sqlite").exists()

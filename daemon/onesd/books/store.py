@@ -1,16 +1,19 @@
 """The database of onesd: history, what was learnt, and the journal of moves under way.
 
 Slurm is the only truth; losing this file loses no job. One writer, SQLite in WAL mode; the round
-runs in a thread beside the API, so one lock serialises them.
+runs in a thread beside the API, so one lock serialises them. On a file system that hosts share
+there is no WAL, whose index is memory that only the processes of one host share: see `shared`.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,15 +169,21 @@ _OF_A_JOB = (
     "stages",
 )
 
+_BESIDE = ("-journal", "-wal")  # files of a database that hold what is under way
+COPIES = 3  # of a database are made before it is given up as damaged
+
 
 class StoreError(OnesError):
     """The database can't be opened or written."""
 
 
 class Store:
-    """Typed questions and answers over the database; rows come back as sqlite3.Row."""
+    """Typed questions and answers over the database; rows come back as sqlite3.Row.
 
-    def __init__(self, path: Path | str) -> None:
+    `shared`: it lies on a file system that several hosts share, and has a rollback journal.
+    """
+
+    def __init__(self, path: Path | str, *, shared: bool = False) -> None:
         self.path = str(path)
         self._lock = threading.RLock()
         self._primary: dict[str, list[str]] = {}
@@ -183,7 +192,7 @@ class Store:
                 self.path, isolation_level=None, check_same_thread=False, timeout=10
             )
             self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
             # The journal of moves must be on disk before Slurm is touched.
             self._db.execute("PRAGMA synchronous = FULL")
             self._migrate()
@@ -291,3 +300,47 @@ class Store:
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
             self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
             self.write("DELETE FROM jobs WHERE ended < ?", before)
+
+
+def inherit(before: Path, own: Path) -> None:
+    """Make `own` a copy of the database `before`, whose writer is gone, or stopped and not to be
+    waited for; nothing of `before` is touched, so its locks don't count.
+
+    A transaction that it had begun is rolled back in the copy, which is there whole or not at all.
+    Without `before` there is no `own`, either. Raises StoreError.
+    """
+    beside = own.with_name(f".{own.name}.new")
+    try:
+        for _ in range(COPIES):
+            # The database last: with a journal that is older than it nothing is lost that was
+            # committed, and a writer that wakes up in between is found out below.
+            for end in (*_BESIDE, ""):
+                Path(f"{beside}{end}").unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(f"{before}{end}", f"{beside}{end}")
+            if not beside.exists():
+                return
+            if _sound(beside):
+                with beside.open("rb+") as file:
+                    os.fsync(file.fileno())
+                beside.replace(own)
+                return
+    except OSError as fault:
+        raise StoreError(
+            f"{fault.filename or own}: {fault.strerror or fault}; {before.name} can't be copied"
+        ) from None
+    raise StoreError(
+        f"{before}: its copy is damaged; move it away to start afresh: no job depends on it"
+    )
+
+
+def _sound(path: Path) -> bool:
+    """Whether a copied database is whole; what is under way in the files beside it is settled."""
+    try:
+        with closing(sqlite3.connect(path, timeout=10)) as copied:
+            # Or what is in a write-ahead log could not be had without its index.
+            copied.execute("PRAGMA locking_mode = EXCLUSIVE")
+            copied.execute("PRAGMA journal_mode = DELETE")
+            return bool(copied.execute("PRAGMA quick_check").fetchone()[0] == "ok")
+    except sqlite3.DatabaseError:
+        return False

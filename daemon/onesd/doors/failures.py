@@ -12,7 +12,8 @@ from ones.daemon.onesd.doors.askers import NotAllowed, TooFast, Unproved
 from ones.daemon.onesd.doors.audit import Audit
 from ones.daemon.onesd.doors.connections import address_of
 from ones.daemon.onesd.doors.workers import Busy
-from ones.slurm_ext.errors import OnesError, in_a_line
+from ones.daemon.onesd.terms import TermsError
+from ones.slurm_ext.errors import OnesError, Superseded, in_a_line
 
 LONGEST_REFUSAL = 1000  # characters of what is said of a question that can't be read
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,8 +41,10 @@ class Failures:
             return error(str(fault), 404)
         except TooFast as fault:
             return error(str(fault), 429)
-        except Busy as fault:
+        except (Busy, TermsError) as fault:
             return error(str(fault), 503)
+        except Superseded as fault:
+            return waiting(str(fault), None)
         except (msgspec.DecodeError, ValueError) as fault:
             said = str(fault).splitlines() or ["it makes no sense"]
             return error(in_a_line(said[0], longest=LONGEST_REFUSAL), 400)
@@ -51,7 +54,12 @@ class Failures:
         self._audit.refused(uid=uid, source=source, what=what, why=str(fault))
 
 
-def error(reason: str, status: int) -> web.Response:
+def waiting(reason: str, active: str | None) -> web.Response:
+    """Of an onesd that does not act: whoever asked is to ask the others."""
+    return error(reason, 503, active=active)
+
+
+def error(reason: str, status: int, **more: str | None) -> web.Response:
     """One line that says what is wrong."""
-    body = msgspec.json.encode({"error": reason})
+    body = msgspec.json.encode({"error": reason, **more})
     return web.Response(body=body, status=status, content_type="application/json")

@@ -137,7 +137,9 @@ class Api:
             web.post("/v1/policy", self._order(self.orders.choose_policy)),
             web.post("/v1/pause", self._order(self.orders.pause)),
             web.post("/v1/resume", self._order(self.orders.resume)),
+            web.post("/v1/handover", self._order(self.orders.hand_over)),
             web.post("/v1/page", self._offer),
+            web.get("/v1/role", self._role),
         ]
 
     async def _open_metrics(self, address: str) -> None:
@@ -259,6 +261,11 @@ class Api:
             return {"url": self.page_url, "lasts": self.sessions.link}
 
         return await self._ask(request, offer)
+
+    async def _role(self, _: web.Request) -> web.Response:
+        """Anybody may know who acts: a standby tells it, too."""
+        told = {"role": "active", **(views.controllers(self._controller) or {})}
+        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = await self._scrapes.run(lambda: generate_latest(self._controller.metrics.registry))

@@ -73,6 +73,13 @@ class Orders:
         self._did("policy", peer, source, policy="the configuration's" if name is None else name)
         return views.policy(self._service)
 
+    def hand_over(self, peer: Peer, _: bytes, source: Source) -> views.Json:
+        """Let another onesd take over. Raises NotAllowed and ValueError."""
+        _must_be_admin(peer)
+        self._service.hand_over(peer.name)
+        self._did("handover", peer, source)
+        return {"ok": True}
+
     def _did(self, event: str, peer: Peer, source: Source, **fields: str) -> None:
         if source.door:
             fields["door"] = source.door

@@ -82,6 +82,7 @@ def status(controller: Service, only: str | None) -> Json:
         policy=controller.config.policy,
         admission=controller.config.admission,
         reader=controller.cluster.name,
+        controllers=controllers(controller),
         round=_round(last),
         gpus={
             "total": sum(node["gpus"] for node in listed),
@@ -97,6 +98,13 @@ def status(controller: Service, only: str | None) -> Json:
         },
         problems=problems(controller, only, listed),
     )
+
+
+def controllers(controller: Service) -> Json | None:
+    """Which of several onesd this one is, and since when; None where there is one alone."""
+    if controller.term is None:
+        return None
+    return {"active": controller.term.record.address, "term": controller.term.number}
 
 
 def problems(controller: Service, only: str | None, listed: list[Json]) -> list[str]:

@@ -43,10 +43,13 @@ class Seesaw:
             now = job.placement.gpus if job.placement else 0
             wanted = job.sizes.most if now == job.sizes.least else job.sizes.least
             others = [one.placement for one in problem.jobs if one.placement and one.id != job.id]
+            others += [each.placement for each in assignments.values()]
             shapes = sorted(shape for shape in job.shapes if shape.gpus == wanted)
             found = Room.of(problem.nodes, others).place_job(job, shapes)
             if found is not None:
                 assignments[job.id] = Assignment(found, None, f"seesaw to {wanted}")
+            elif job.placement is not None:
+                assignments[job.id] = Assignment(job.placement, None, "no room to seesaw")
         return Plan(assignments), None
 
 
