@@ -70,7 +70,8 @@ class Estimate:
         """The reason, for people."""
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
         told = f"{runs}: {self.footing.words}" if self.runs else self.footing.words
-        parts = [told, f"enough for {self.share:.0%} of runs", f"error {self.error:.0%}"]
+        enough = f"enough for {self.share:.0%} of runs" if self.share else "which promises nothing"
+        parts = [told, enough, f"error {self.error:.0%}"]
         if self.killed_at is not None:
             parts.append(f"a run was killed at {self.killed_at:.0f}")
         return "; ".join(parts)

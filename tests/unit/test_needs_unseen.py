@@ -119,6 +119,12 @@ def test_it_is_given_the_whole_card_where_others_tell_too_little() -> None:
     assert found.share == 1.0
 
 
+def test_one_other_family_promises_nothing_and_says_so() -> None:
+    found = learnt(ALIKE[:2]).estimate(Traits(family="new", batch_per_gpu=16))[MEMORY]
+    assert found.share == 0
+    assert "a model never seen; which promises nothing" in found.why
+
+
 TRAITS = st.builds(
     Traits,
     family=st.sampled_from([f"m{k}" for k in range(8)]),
