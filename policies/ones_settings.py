@@ -60,13 +60,3 @@ class Settings:
             raise ValueError("its setting least_charge is at least 0 seconds")
         if not 0 <= self.mutation <= 1 or (self.horizon is not None and self.horizon <= 0):
             raise ValueError("its setting mutation is 0 to 1, and horizon more than 0 seconds")
-
-
-PUBLISHED = Settings(
-    objective="sruf",
-    goodput=False,
-    batch_limits=True,
-    charge_restarts=False,
-    exact=False,
-)
-"""ONES as its paper has it, as far as that is known."""

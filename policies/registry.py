@@ -17,9 +17,10 @@ from ones.policies.gavel.rounds_settings import RoundSettings, mapping
 from ones.policies.liquid import Liquid
 from ones.policies.model import Policy, Seconds
 from ones.policies.ones import Ones
-from ones.policies.ones_settings import PUBLISHED, Settings
+from ones.policies.ones_settings import Settings
 from ones.policies.optimus import Optimus
 from ones.policies.pollux import Pollux
+from ones.policies.sc21 import Sc21
 from ones.policies.sia import Sia
 from ones.policies.slurm.policy import Slurm
 from ones.policies.slurm.settings import SlurmSettings
@@ -90,7 +91,7 @@ _POLICIES: dict[str, _Make] = {
     "liquid": _liquid,
     "ones": _ones("ones", Settings()),
     "ones-oracle": _ones("ones-oracle", Settings()),
-    "ones-sc21": _ones("ones-sc21", PUBLISHED),
+    "ones-sc21": _plain(Sc21()),
     "optimus-oracle": _plain(Optimus()),
     "pollux": _plain(Pollux()),
     "sia": _plain(Sia()),

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import expm1
+from typing import Any
 
 from ones.estimator.needs.features import Resource, Run, Traits
-from ones.estimator.needs.headroom import Footing, HeadRoom, head_room, standing
-from ones.estimator.needs.structural import LARGEST_EXPONENT, Fit, Fitted, Known, structural
+from ones.estimator.needs.headroom import RELATIVES, Footing, HeadRoom, head_room, standing
+from ones.estimator.needs.structural import (
+    LARGEST_EXPONENT,
+    LEAST,
+    Known,
+    Mixture,
+    StructuralFit,
+    structural,
+)
+from ones.estimator.needs.unseen import NOBODY_KNOWN, Unseen, unseen
 
 MEMORY = 2000  # runs that are looked back on
 ROOM_RUNS = 400  # the latest, of which head-room is told
 ROOM_GROWTH = 1.05  # so many times as many runs, and it is told anew
+LEAST_PROMISE = 0.75  # of the runs of a family never seen: where less can be told, the whole card
 GROWTH = 1.5  # what was killed is expected to need so many times what it had
 SHARE = {  # of the runs, that must get along with what is suggested
     Resource.GPU_MEMORY: 0.99,
@@ -60,7 +70,8 @@ class Estimate:
         """The reason, for people."""
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
         told = f"{runs}: {self.footing.words}" if self.runs else self.footing.words
-        parts = [told, f"enough for {self.share:.0%} of runs", f"error {self.error:.0%}"]
+        enough = f"enough for {self.share:.0%} of runs" if self.share else "which promises nothing"
+        parts = [told, enough, f"error {self.error:.0%}"]
         if self.killed_at is not None:
             parts.append(f"a run was killed at {self.killed_at:.0f}")
         return "; ".join(parts)
@@ -72,8 +83,9 @@ class _Learnt:
 
     known: deque[Known] = field(default_factory=lambda: deque(maxlen=MEMORY))
     killed: deque[Known] = field(default_factory=lambda: deque(maxlen=MEMORY))
-    fitted: Fitted | None = None
+    fitted: Mixture[Any] | None = None
     room: HeadRoom = field(default_factory=dict)
+    unseen: Unseen | None = None
     told: int = 0  # runs, since the beginning
     room_of: int = -1  # runs that had been told when the head-room was taken
 
@@ -81,13 +93,7 @@ class _Learnt:
 class Needs:
     """All that runs have taught of what jobs need."""
 
-    def __init__(
-        self,
-        *,
-        regression: Callable[[Resource], Fit] = structural,
-        quality: Quality | None = None,
-    ) -> None:
-        self._regression = regression
+    def __init__(self, *, quality: Quality | None = None) -> None:
         self._quality = quality or Quality()
         self._learnt: dict[Resource, _Learnt] = {one: _Learnt() for one in Resource}
 
@@ -119,8 +125,8 @@ class Needs:
     def estimate(self, traits: Traits, *, card: float | None = None) -> Mapping[Resource, Estimate]:
         """What such a job will need of each resource of which anything is known.
 
-        `card` is the memory of a GPU, in MiB. No job can have more, and a model never seen is not
-        promised to get along with less.
+        `card` is the memory of a GPU, in MiB. No job can have more, and a model never seen gets all
+        of it where too few others have run to promise anything.
         """
         return {
             resource: self._estimate(resource, traits, card)
@@ -129,31 +135,69 @@ class Needs:
         }
 
     def _estimate(self, resource: Resource, traits: Traits, card: float | None) -> Estimate:
-        learnt, share = self._learnt[resource], SHARE[resource]
+        learnt = self._learnt[resource]
         fitted = self._fitted(resource)
         known = [*learnt.known, *learnt.killed]
         footing, away = standing(traits, known)
-        expected, spread = fitted(traits), learnt.room[footing]
-        reserve = expected * spread.factor(share, away)
+        found = (
+            self._newcomer(resource, traits, fitted)
+            if footing is Footing.UNSEEN
+            else self._relative(resource, traits, fitted, (footing, away))
+        )
+        reserve, share = found.reserve, found.share
         limits = [limit for one, limit in learnt.killed if _no_larger(one, traits)]
         if limits:
             reserve = max(reserve, GROWTH * max(limits))
         if resource is Resource.GPU_UTILIZATION:
             reserve = min(reserve, 1.0)
         if resource is Resource.GPU_MEMORY and card is not None:
-            reserve = card if footing is Footing.UNSEEN else min(reserve, card)
+            if footing is Footing.UNSEEN and (share < LEAST_PROMISE or reserve >= card):
+                reserve, share = card, 1.0
+            reserve = min(reserve, card)
         runs = sum(one.family == traits.family for one, _ in known)
-        error = expm1(min((1.0 + away) * spread.scale, LARGEST_EXPONENT))
+        return replace(
+            found,
+            reserve=reserve,
+            share=share,
+            runs=runs,
+            doubts=self._doubts(footing, runs, found.error),
+            killed_at=max(limits) if limits else None,
+        )
+
+    def _relative(
+        self,
+        resource: Resource,
+        traits: Traits,
+        fitted: Mixture[Any],
+        stands: tuple[Footing, float],
+    ) -> Estimate:
+        """Of a family that has run."""
+        footing, away = stands
+        spread, share = self._learnt[resource].room[footing], SHARE[resource]
+        expected = fitted(traits)
         return Estimate(
             resource=resource,
             expected=expected,
-            reserve=reserve,
+            reserve=expected * spread.factor(share, away),
             share=share,
-            error=error,
-            runs=runs,
+            error=expm1(min((1.0 + away) * spread.scale, LARGEST_EXPONENT)),
+            runs=0,
             footing=footing,
-            doubts=self._doubts(footing, runs, error),
-            killed_at=max(limits) if limits else None,
+        )
+
+    def _newcomer(self, resource: Resource, traits: Traits, fitted: Mixture[Any]) -> Estimate:
+        """Of a family that was never seen."""
+        least, told = LEAST[resource], self._learnt[resource].unseen or NOBODY_KNOWN
+        expected = told.guess(fitted, least)(traits)
+        bound = told.bound(fitted, traits, least)
+        return Estimate(
+            resource=resource,
+            expected=expected,
+            reserve=bound if SHARE[resource] <= 0.5 else max(bound, expected),
+            share=told.share,
+            error=expm1(min(told.error, LARGEST_EXPONENT)),
+            runs=0,
+            footing=Footing.UNSEEN,
         )
 
     def _doubts(self, footing: Footing, runs: int, error: float) -> tuple[str, ...]:
@@ -166,17 +210,21 @@ class Needs:
             doubts.append(f"error above {self._quality.worst_error:.0%}")
         return tuple(doubts)
 
-    def _fitted(self, resource: Resource) -> Fitted:
+    def _fitted(self, resource: Resource) -> Mixture[Any]:
         learnt = self._learnt[resource]
         if learnt.fitted is None:
-            known, fit = list(learnt.known), self._regression(resource)
+            known, fit = list(learnt.known), structural(resource)
             if learnt.room_of < 0 or learnt.told > ROOM_GROWTH * learnt.room_of:
-                learnt.room, learnt.room_of = head_room(fit, known[-ROOM_RUNS:]), learnt.told
+                latest = known[-ROOM_RUNS:]
+                learnt.room, learnt.room_of = head_room(fit, latest, RELATIVES), learnt.told
+                learnt.unseen = unseen(fit, latest, share=SHARE[resource], least=LEAST[resource])
             learnt.fitted = fit_censored(fit, known, learnt.killed)
         return learnt.fitted
 
 
-def fit_censored(fit: Fit, known: Sequence[Known], killed: Sequence[Known]) -> Fitted:
+def fit_censored(
+    fit: StructuralFit, known: Sequence[Known], killed: Sequence[Known]
+) -> Mixture[Any]:
     """A fit to what was used, and to what was killed for wanting more than a limit.
 
     Of the latter it is known only that they need more: those of which the others don't say so

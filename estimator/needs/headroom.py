@@ -95,11 +95,14 @@ class Spread:
 HeadRoom = Mapping[Footing, Spread]
 
 
-def head_room(fit: Fit, known: Sequence[Known]) -> HeadRoom:
+RELATIVES = (Footing.SAME, Footing.OTHER_BATCH, Footing.PARTLY)  # the family has run
+
+
+def head_room(fit: Fit, known: Sequence[Known], footings: Sequence[Footing]) -> HeadRoom:
     """The errors of each footing, from runs left out. Worse footings never look better."""
     found: dict[Footing, Spread] = {}
     least = 0.0
-    for footing in Footing:
+    for footing in footings:
         errors: dict[str, list[float]] = {}
         for family, error in _errors(fit, known, footing):
             errors.setdefault(family, []).append(error)

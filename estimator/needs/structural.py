@@ -6,8 +6,9 @@ GPU memory of a fixed model is linear in the batch, and the rest multiplies:
     other  = level * batch^e * 2^(half * h) * gpus_per_node^g * nodes^n
 
 Both are Bayesian linear regressions on relative errors: what the runs of a family don't tell is
-taken from a prior, whose centre is what other families or the arithmetic of training tell. A family
-that was never seen is expected to need what the middle one of the known would need in its place.
+taken from a prior, whose centre is what other families or the arithmetic of training tell. Of a
+family never seen this says what each of the known ones would need in its place; what comes of that
+is the business of `unseen.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, log, log2
 from statistics import median
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from scipy.linalg import solve_triangular  # type: ignore[import-untyped]
@@ -61,7 +62,7 @@ SAME_DATASET = 2.0  # so many times the weight of a family that reads the same d
 KINSHIP = 1.0  # in ln parameters and ln layers: how far a family counts as alike
 
 
-def structural(resource: Resource) -> Fit:
+def structural(resource: Resource) -> StructuralFit:
     """The structural regression of a resource."""
     if resource is Resource.GPU_MEMORY:
         return lambda known: Mixture(known, _context, _memory)
@@ -84,21 +85,31 @@ class Mixture(Generic[Common]):
         fit: Callable[[Sequence[Known], Common], Fitted],
     ) -> None:
         self._fit = fit
+        self.known = known
         self._of: dict[str, list[Known]] = {}
         for traits, value in known:
             self._of.setdefault(traits.family, []).append((traits, value))
         self._common = share(self._of)
         self._fits: dict[str, Fitted] = {}
+        self._places: dict[Traits, tuple[Floats, Floats]] = {}  # several ask for the same
 
     def __call__(self, traits: Traits) -> float:
         if traits.family in self._of:
             return self._family(traits.family)(traits)
-        families = list(self._of)[-FAMILIES:]
-        weights = np.array([self._likeness(traits, self._of[family]) for family in families])
-        values = np.array([self._family(family)(traits) for family in families])
+        values, weights = self.in_its_place(traits)
         order = np.argsort(values)
         below = np.cumsum(weights[order])
         return float(values[order][np.searchsorted(below, 0.5 * below[-1])])
+
+    def in_its_place(self, traits: Traits) -> tuple[Floats, Floats]:
+        """[F] what each of the latest families would need, and [F] how much alike it is."""
+        found = self._places.get(traits)
+        if found is None:
+            families = list(self._of)[-FAMILIES:]
+            values = np.array([self._family(family)(traits) for family in families])
+            likeness = [self._likeness(traits, self._of[family]) for family in families]
+            found = self._places[traits] = values, np.array(likeness)
+        return found
 
     def _family(self, family: str) -> Fitted:
         found = self._fits.get(family)
@@ -113,10 +124,13 @@ class Mixture(Generic[Common]):
             weight *= SAME_DATASET
         for name in ("parameters", "layers"):
             mine = getattr(traits, name)
-            theirs = _usual(family, name)
+            theirs = usual_of(family, name)
             if mine is not None and theirs is not None:
                 weight *= max(exp(-0.5 * (log(mine / theirs) / KINSHIP) ** 2), 1e-6)
         return weight
+
+
+StructuralFit = Callable[[Sequence[Known]], Mixture[Any]]
 
 
 def _context(families: Families) -> float:
@@ -128,20 +142,20 @@ def _context(families: Families) -> float:
 def _memory(own: Sequence[Known], context: float) -> Fitted:
     values = np.maximum([value for _, value in own], LEAST[Resource.GPU_MEMORY])
     least = float(values.min())
-    usual = {name: _usual(own, name) for name in ("batch_per_gpu", "parameters", "layers")}
+    usual = {name: usual_of(own, name) for name in ("batch_per_gpu", "parameters", "layers")}
 
     def row(traits: Traits) -> list[float]:
-        batch = _told(traits.batch_per_gpu, usual["batch_per_gpu"])
-        depth = _told(traits.layers, usual["layers"])
-        size = _told(traits.parameters, usual["parameters"])
-        work = batch * depth / _told(usual["layers"], 1.0)
+        batch = told_or(traits.batch_per_gpu, usual["batch_per_gpu"])
+        depth = told_or(traits.layers, usual["layers"])
+        size = told_or(traits.parameters, usual["parameters"])
+        work = batch * depth / told_or(usual["layers"], 1.0)
         half = traits.precision is Precision.HALF
-        states = (size - _told(usual["parameters"], size)) / MIB
+        states = (size - told_or(usual["parameters"], size)) / MIB
         return [1.0, work * (HALF if half else 1.0), work if half else 0.0, states]
 
     rows = np.array([row(traits) for traits, _ in own])
     slope = max(float(np.mean(values - context)) / float(np.mean(rows[:, 1])), 1e-3 * context)
-    found = _regression(
+    found = most_probable(
         rows / values[:, None],
         np.ones(len(values)),
         doubt=np.array([_unlikeness(own, traits) for traits, _ in own]),
@@ -153,9 +167,9 @@ def _memory(own: Sequence[Known], context: float) -> Fitted:
 
 
 def _power(own: Sequence[Known], slopes: Floats, *, least: float, most: float | None) -> Fitted:
-    usual = {name: _usual(own, name) for name in SCALED}
+    usual = {name: usual_of(own, name) for name in SCALED}
     values = np.log(np.maximum([value for _, value in own], least))
-    found = _regression(
+    found = most_probable(
         np.array([_power_row(traits, usual) for traits, _ in own]),
         values,
         doubt=np.array([_unlikeness(own, traits) for traits, _ in own]),
@@ -172,9 +186,9 @@ def _power(own: Sequence[Known], slopes: Floats, *, least: float, most: float | 
 
 def _power_row(traits: Traits, usual: Mapping[str, float | None]) -> list[float]:
     """1, half precision or not, and the doublings of each number from the usual one."""
-    told = [_told(getattr(traits, name), usual[name]) for name in SCALED]
+    told = [told_or(getattr(traits, name), usual[name]) for name in SCALED]
     doublings = [
-        log2(one / _told(usual[name], one)) for name, one in zip(SCALED, told, strict=True)
+        log2(one / told_or(usual[name], one)) for name, one in zip(SCALED, told, strict=True)
     ]
     return [1.0, float(traits.precision is Precision.HALF), *doublings]
 
@@ -184,13 +198,13 @@ def _slopes_of_all(families: Families, least: float) -> Floats:
     rows, goals = [np.zeros((0, len(SCALED) + 1))], [np.zeros(0)]
     for whole in list(families.values())[-FAMILIES:]:
         family = whole[-RUNS:]
-        usual = {name: _usual(family, name) for name in SCALED}
+        usual = {name: usual_of(family, name) for name in SCALED}
         matrix = np.array([_power_row(traits, usual)[1:] for traits, _ in family])
         values = np.log(np.maximum([value for _, value in family], least))
         rows.append(matrix - matrix.mean(axis=0))
         goals.append(values - values.mean())
     matrix, goal = np.concatenate(rows), np.concatenate(goals)
-    return _regression(
+    return most_probable(
         matrix,
         goal,
         doubt=np.full(len(goal), POOLED_DOUBT),
@@ -199,7 +213,7 @@ def _slopes_of_all(families: Families, least: float) -> Floats:
     )
 
 
-def _regression(
+def most_probable(
     rows: Floats, goals: Floats, *, doubt: Floats, prior: Floats, spread: Floats
 ) -> Floats:
     """The most probable parameters, their errors and prior being normal."""
@@ -212,13 +226,13 @@ def _regression(
     return np.asarray(solve_triangular(right, left.T @ target) / scale)
 
 
-def _usual(known: Sequence[Known], name: str) -> float | None:
+def usual_of(known: Sequence[Known], name: str) -> float | None:
     """The middle of a trait among the runs that tell it."""
     told = [value for traits, _ in known if (value := getattr(traits, name)) is not None]
     return median(told) if told else None
 
 
-def _told(value: float | None, otherwise: float | None) -> float:
+def told_or(value: float | None, otherwise: float | None) -> float:
     """A trait, else what is usual in its family, else one: then it says nothing."""
     if value is not None:
         return value

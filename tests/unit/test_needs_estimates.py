@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ones.estimator.needs.estimate import GROWTH, Needs, Quality
 from ones.estimator.needs.features import Precision, Resource, Run, Traits
-from ones.estimator.needs.headroom import Footing, head_room, standing
+from ones.estimator.needs.headroom import RELATIVES, Footing, head_room, standing
 from ones.estimator.needs.means import family_mean, mean
 from ones.estimator.needs.structural import structural
 
@@ -219,7 +219,7 @@ def test_a_batch_is_further_off_the_more_doublings_lie_between() -> None:
 
 def test_head_room_grows_with_distance_and_with_how_little_is_known() -> None:
     known = [(one.traits, one.used[MEMORY]) for one in A_FEW]
-    room = head_room(structural(MEMORY), known)
+    room = head_room(structural(MEMORY), known, tuple(Footing))
     factors = [room[footing].factor(0.99, 0.0) for footing in Footing]
     assert factors[0] > 1.0
     assert factors[1] < factors[3]
@@ -228,7 +228,7 @@ def test_head_room_grows_with_distance_and_with_how_little_is_known() -> None:
 
 def test_head_room_is_never_below_the_worst_error_that_was_seen() -> None:
     odd = [(job("odd", batch), value) for batch, value in ((16, 1e3), (32, 1e3), (64, 5e3))]
-    room = head_room(mean, odd)
+    room = head_room(mean, odd, RELATIVES)
     worst = room[Footing.OTHER_BATCH].worst
     assert worst > 0
     assert room[Footing.OTHER_BATCH].factor(0.99, 0.0) >= 2.718**worst * 0.999

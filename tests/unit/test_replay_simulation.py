@@ -181,7 +181,6 @@ def test_a_job_tunes_its_batch_after_every_epoch_where_the_policy_has_it_so() ->
         ("ones", True),
         ("pollux", True),
         ("sia", True),
-        ("ones-sc21", False),
         ("ones:goodput=false", False),
     ],
 )
@@ -194,7 +193,7 @@ def test_policies_by_goodput_tune_batches_between_rounds(policy: str, tunes: boo
     assert (batch is not None and batch > 64) == tunes
 
 
-@pytest.mark.parametrize("policy", ["fifo", "tiresias", "optimus-oracle"])
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "optimus-oracle", "ones-sc21"])
 def test_other_policies_leave_batches_alone_between_rounds(policy: str) -> None:
     assert not isinstance(make(policy), TunesBetweenRounds)
 
