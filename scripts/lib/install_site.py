@@ -28,7 +28,7 @@ sacctmgr -iQ add user alice account=vision
 # What changes by itself on a host, what Slurm and its jobs write, and apt's own notes.
 BUSY = re.compile(
     r"/(proc|sys|dev|tmp|home|var/(cache|log|tmp|lib/(apt|dpkg|mysql|slurm|systemd|private))|etc/\.pwd\.lock"
-    r"|run/(systemd|udev|lock|dbus|mysqld|munge|slurm\w*|user|log|credentials|sudo)|root)(/|$)"
+    r"|run/(systemd|udev|lock|dbus|mysqld|munge|slurm\w*|user|log|credentials|sudo|adduser)|root)(/|$)"
     r"|/(etc/(passwd|group|shadow|gshadow|subuid|subgid)-?|etc/ld\.so\.cache|var/spool/slurm.*)$"
     r"|__pycache__|/run/utmp|/run/[a-z]+\.pid$"
 )
@@ -108,9 +108,14 @@ class Site:
         """The packages that the page speaks of, and no other version of them."""
         for host in HOSTS:
             self.on(host, "rm -rf /root/ones && mkdir /root/ones")
-            for one in packages.glob("*.deb"):
-                if "-dbgsym_" not in one.name:
-                    _docker("cp", "--quiet", str(one), f"{self.name}-{host}:/root/ones/")
+        for one in packages.glob("*.deb"):
+            if "-dbgsym_" not in one.name:
+                self.carry(one, "/root/ones/")
+
+    def carry(self, source: Path, to: str) -> None:
+        """A file or folder of this tree, to every host."""
+        for host in HOSTS:
+            _docker("cp", "--quiet", str(source), f"{self.name}-{host}:{to}")
 
     def files(self) -> dict[str, set[str]]:
         """Host -> all that stands on its disks and in /run, but what is always busy."""
