@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -15,12 +16,21 @@ from pathlib import Path
 import pytest
 from install_jobs import COUNTING, Jobs
 from install_sandbox import Sandboxes
-from install_site import HOSTS, Site
+from install_site import HOSTS, ROOT, Site
 from pages import FROM_PACKAGES, Typed, typed
 
 NOT_TRIED = (
     "Debian 12, Slurm 22.05: none, for want of python3-msgspec, aiohttp 3.9, NumPy 1.26, SciPy 1.11"
 )
+INVENTORY = """[ones_controller]
+ctl
+[ones_nodes]
+n1
+[all:vars]
+ansible_connection=local
+ansible_become=false
+ones_packages=/root/ones
+"""
 PLAIN = "sbatch --parsable --wait --gpus=1 --wrap true"
 
 
@@ -109,6 +119,8 @@ class Journey:
             self.remove()
         with self.step("purge"):
             self.purge()
+        with self.step("Ansible"):
+            self.play()
 
     def upgrade(self) -> None:
         """The new packages by the same words, under a running job and the operator's settings."""
@@ -176,6 +188,26 @@ class Journey:
         lost = {host: sorted(self.before[host] - all_) for host, all_ in site.files().items()}
         assert not any(lost.values()), f"taken away: {lost}"
         site.on("ctl", PLAIN, "alice")
+
+    def play(self) -> None:
+        """The role on hosts without ONES, and once more, when there is nothing to do."""
+        site = self.site
+        site.carry(ROOT / "ansible", "/root/ansible")
+        play = "cd /root/ansible && ansible-playbook --inventory hosts --limit $(hostname) site.yml"
+        for host in HOSTS:
+            site.write(host, "/root/ansible/hosts", INVENTORY)
+            site.on(host, "apt-get install --yes --no-install-recommends ansible-core")
+            site.on(host, play)
+            again = site.on(host, play)
+            assert "changed=0" in again and "failed=0" in again, again
+        assert site.on("ctl", "systemctl is-enabled onesd") == "enabled"
+        site.hosts.eventually(
+            lambda: not json.loads(site.on("ctl", "onesctl nodes --json"))["nodes"][0]["note"],
+            within=60,
+            what="a report of the agent",
+        )
+        assert "elastic" in site.on("ctl", "sbatch --help")
+        self.ended(site.submit("--elastic --gpus=2", "sleep 1"), within=60)
 
     def ended(self, job: str, *, within: float) -> None:
         self.site.hosts.eventually(
