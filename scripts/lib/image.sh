@@ -26,7 +26,8 @@ base_inputs() {
 recipes_inputs() { context "$image_dir"/recipes.Dockerfile "$image_dir"/recipes-packages; }
 package_inputs() { context scripts/lib/package.Dockerfile "$image_dir/install-packages" debian/control; }
 site_inputs() {
-    context tests/install tests/emulation tests/cluster/jobs/counting.py "$image_dir"/{install-packages,etc}
+    context tests/install tests/emulation tests/cluster/jobs/{counting,counted_digits,steered_onesd}.py \
+        "$image_dir"/{install-packages,etc}
 }
 pyslurm_inputs() { context "$image_dir/pyslurm.Dockerfile" slurm_ext/pyslurm_build; }
 slurm_inputs() {

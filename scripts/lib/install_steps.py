@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -13,130 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "cluster")]
+import pytest
+from install_jobs import COUNTING, Jobs
+from install_sandbox import Sandboxes
+from install_site import HOSTS, ROOT, Site
+from pages import FROM_PACKAGES, Typed, typed
 
-import pytest  # noqa: E402
-from conftest import Cluster  # noqa: E402
-from pages import FROM_PACKAGES, Typed, typed  # noqa: E402
-
-HOSTS = ("ctl", "n1")
-JOB = "python3 /opt/jobs/counting.py {samples} 10"  # samples, of which one GPU makes 10 a second
-ACCOUNTS = """
-mariadb -e "create database slurm_acct_db; create user slurm@localhost identified via unix_socket;
-            grant all on slurm_acct_db.* to slurm@localhost;"
-systemctl start slurmdbd
-until sacctmgr -nP show cluster > /dev/null 2>&1; do sleep 0.5; done
-sacctmgr -iQ add cluster ones
-sacctmgr -iQ add account vision
-sacctmgr -iQ add user alice account=vision
-"""
-# What changes by itself on a host, what Slurm and its jobs write, and apt's own notes.
-BUSY = re.compile(
-    r"/(proc|sys|dev|tmp|home|var/(cache|log|tmp|lib/(apt|dpkg|mysql|slurm|systemd|private))|etc/\.pwd\.lock"
-    r"|run/(systemd|udev|lock|dbus|mysqld|munge|slurm\w*|user|log|credentials|sudo)|root)(/|$)"
-    r"|/(etc/(passwd|group|shadow|gshadow|subuid|subgid)-?|etc/ld\.so\.cache|var/spool/slurm.*)$"
-    r"|__pycache__|/run/utmp|/run/[a-z]+\.pid$"
-)
 NOT_TRIED = (
     "Debian 12, Slurm 22.05: none, for want of python3-msgspec, aiohttp 3.9, NumPy 1.26, SciPy 1.11"
 )
+INVENTORY = """[ones_controller]
+ctl
+[ones_nodes]
+n1
+[all:vars]
+ansible_connection=local
+ansible_become=false
+ones_packages=/root/ones
+"""
 PLAIN = "sbatch --parsable --wait --gpus=1 --wrap true"
-
-
-@dataclass
-class Site:
-    """Two hosts with systemd and Debian's Slurm."""
-
-    name: str
-    image: str
-    hosts: Cluster = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.hosts = Cluster(self.name)
-
-    def up(self) -> None:
-        """Slurm answers and its node is idle."""
-        unified = Path("/sys/fs/cgroup/unified")
-        cgroups = unified if unified.is_dir() else Path("/sys/fs/cgroup")
-        _docker("network", "create", self.name)
-        _docker("volume", "create", f"{self.name}-home")
-        for host in HOSTS:
-            # systemd makes cgroups and the name spaces of its units; nothing else of the host's.
-            _docker(
-                *("run", "--detach", "--name", f"{self.name}-{host}", "--hostname", host),
-                *("--network", self.name, "--network-alias", host),
-                *("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE"),
-                *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"),
-                *("--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp"),
-                *("--volume", f"{cgroups}:/sys/fs/cgroup", "--cgroupns", "host"),
-                *("--volume", f"{self.name}-home:/home:nocopy", "--env", "container=docker"),
-                self.image,
-            )
-        for host in HOSTS:
-            self.hosts.eventually(
-                lambda host=host: (
-                    self.on(host, "systemctl is-system-running", check=False)
-                    in ("running", "degraded")
-                ),
-                within=120,
-                what=f"systemd at work on {host}",
-            )
-            self.on(host, "systemctl start munge")
-        self.on("ctl", "install -d -o alice -g alice /home/alice; systemctl start mariadb")
-        self.on("ctl", ACCOUNTS)
-        self.on("ctl", "systemctl start slurmctld")
-        self.on("n1", "systemctl start gpu-emulator slurmd")
-        self.hosts.eventually(
-            lambda: self.on("ctl", "sinfo -h -t idle -o %D") == "1",
-            within=120,
-            what="an idle node",
-        )
-
-    def down(self) -> None:
-        for host in HOSTS:
-            _docker("rm", "--force", "--volumes", f"{self.name}-{host}", check=False)
-        _docker("volume", "rm", f"{self.name}-home", check=False)
-        _docker("network", "rm", self.name, check=False)
-
-    def on(self, host: str, command: str, user: str | None = None, *, check: bool = True) -> str:
-        """What a command printed."""
-        return self.hosts.run(host, command, user, timeout=900, check=check).stdout.strip()
-
-    def follow(self, commands: list[Typed]) -> None:
-        """Type what the page says."""
-        assert commands, "the page has no such commands any more"
-        for one in commands:
-            self.on(one.node, one.command, one.user)
-
-    def bring(self, packages: Path) -> None:
-        """The packages that the page speaks of, and no other version of them."""
-        for host in HOSTS:
-            self.on(host, "rm -rf /root/ones && mkdir /root/ones")
-            for one in packages.glob("*.deb"):
-                if "-dbgsym_" not in one.name:
-                    _docker("cp", "--quiet", str(one), f"{self.name}-{host}:/root/ones/")
-
-    def files(self) -> dict[str, set[str]]:
-        """Host -> all that stands on its disks and in /run, but what is always busy."""
-        found = {}
-        for host in HOSTS:
-            listed = self.on(host, "find / /run -xdev -print 2> /dev/null || true").splitlines()
-            found[host] = {one for one in listed if not BUSY.search(one)}
-        return found
-
-    def submit(self, options: str, command: str) -> str:
-        return self.on("ctl", f"sbatch --parsable {options} --wrap 'exec {command}'", "alice")
-
-    def state(self, job: str) -> str:
-        """Of a job, from accounting, which knows it for longer than slurmctld."""
-        return self.on("ctl", f"sacct -X -n -P -o State -j {job}")
-
-
-def _docker(*words: str, check: bool = True) -> None:
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
-    if check and done.returncode != 0:
-        pytest.fail(f"docker {words[0]}: {done.stderr.strip()}")
 
 
 @dataclass
@@ -149,6 +44,10 @@ class Journey:
     done: dict[str, str] = field(default_factory=dict)
     before: dict[str, set[str]] = field(default_factory=dict)
     job: str = ""
+    sandboxes: Sandboxes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sandboxes = Sandboxes(self.site)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -190,7 +89,7 @@ class Journey:
                 within=60,
                 what="a heartbeat that lets jobs be held",
             )
-            self.job = site.submit("--elastic=1-4 --gpus=1", JOB.format(samples=3000))
+            self.job = site.submit("--elastic=1-4 --gpus=1", COUNTING.format(samples=3000))
             site.hosts.eventually(
                 lambda: site.state(self.job) == "RUNNING", within=120, what="a job started by onesd"
             )
@@ -201,12 +100,27 @@ class Journey:
             )
         with self.step("upgrade"):
             self.upgrade()
+        with self.step("sandbox"):
+            self.sandboxes.check()
+        jobs = Jobs(site)
+        with self.step("restart"):
+            jobs.steer()
+            jobs.survive()
+        with self.step("resize"):
+            jobs.resize()
+        with self.step("stage-in"):
+            jobs.stage_in()
+        with self.step("live"):
+            jobs.live()
+            jobs.let_go()
         with self.step("remove at once"):
             self.remove_at_once()
         with self.step("remove"):
             self.remove()
         with self.step("purge"):
             self.purge()
+        with self.step("Ansible"):
+            self.play()
 
     def upgrade(self) -> None:
         """The new packages by the same words, under a running job and the operator's settings."""
@@ -275,6 +189,26 @@ class Journey:
         assert not any(lost.values()), f"taken away: {lost}"
         site.on("ctl", PLAIN, "alice")
 
+    def play(self) -> None:
+        """The role on hosts without ONES, and once more, when there is nothing to do."""
+        site = self.site
+        site.carry(ROOT / "ansible", "/root/ansible")
+        play = "cd /root/ansible && ansible-playbook --inventory hosts --limit $(hostname) site.yml"
+        for host in HOSTS:
+            site.write(host, "/root/ansible/hosts", INVENTORY)
+            site.on(host, "apt-get install --yes --no-install-recommends ansible-core")
+            site.on(host, play)
+            again = site.on(host, play)
+            assert "changed=0" in again and "failed=0" in again, again
+        assert site.on("ctl", "systemctl is-enabled onesd") == "enabled"
+        site.hosts.eventually(
+            lambda: not json.loads(site.on("ctl", "onesctl nodes --json"))["nodes"][0]["note"],
+            within=60,
+            what="a report of the agent",
+        )
+        assert "elastic" in site.on("ctl", "sbatch --help")
+        self.ended(site.submit("--elastic --gpus=2", "sleep 1"), within=60)
+
     def ended(self, job: str, *, within: float) -> None:
         self.site.hosts.eventually(
             lambda: self.site.state(job) == "COMPLETED", within=within, what=f"job {job} at its end"
@@ -310,6 +244,7 @@ def main() -> None:
     for line in (columns.keys(), columns.values()):
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
     print(NOT_TRIED)
+    print("\nUnder systemd, in these containers:", *journey.sandboxes.table(), sep="\n")
     if fault is not None:
         sys.exit(f"test-install: error: {list(journey.done)[-1]}: {fault}")
 

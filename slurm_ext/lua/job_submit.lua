@@ -18,6 +18,11 @@ job_submit.lua of its own copies this file to /etc/slurm/ones.lua and adds to it
         return ones.modify(job_desc, job_rec, part_list, modify_uid)
     end
 
+Where only jobs of some accounts may be elastic, it says so below the first of these lines (without functions of its own,
+these two lines are the whole file):
+
+    ones.accounts = { vision = true, robots = true }
+
 slurmctld reads job_submit.lua again when it changes; after a change of ones.lua, touch it.
 
 An error in this file refuses nobody: it is logged and the job passes as a plain one.
@@ -360,6 +365,27 @@ local function stage_of(job, uid)
     return ";stage=" .. id
 end
 
+-- The accounts that the site lets opt in, in words; nil where it lets all.
+local function others_may(account)
+    if not ones.accounts or ones.accounts[account or ""] then
+        return nil
+    end
+    local names = {}
+    for name in pairs(ones.accounts) do
+        names[#names + 1] = name
+    end
+    table.sort(names)
+    return table.concat(names, ", ")
+end
+
+-- Refuse what is not for the job's account.
+local function check_account(job, option)
+    local names = others_may(job.account or job.default_account)
+    if names then
+        refuse("%s is for jobs of the accounts %s here; drop it, or choose one with -A", option, names)
+    end
+end
+
 -- Decide on an elastic job; returns what to write. Refuses by raising, changes nothing.
 local function assess(job, part_list, value)
     check_kind(job)
@@ -461,6 +487,7 @@ local function admit(job, part_list, submit_uid)
         job.admin_comment = ""
     end
     if stages_in(job) then
+        check_account(job, "--stage-in")
         job.admin_comment = comment == "" and STAGE_MARK or STAGE_MARK .. " " .. comment
         return
     end
@@ -476,6 +503,7 @@ local function admit(job, part_list, submit_uid)
         end
         return
     end
+    check_account(job, "--elastic")
     local verdict = assess(job, part_list, value)
     -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
     -- at a size where both look alike.
@@ -519,9 +547,24 @@ local function keep_mark(job_desc, job_rec)
     end
 end
 
--- For slurm_job_modify. Never raises and refuses nothing: a user may change his own job.
+-- What was let in by its account is not taken to one that may not opt in.
+local function keep_account(job_desc, job_rec)
+    local names = job_desc.account and is_mark(job_rec.admin_comment or "") and others_may(job_desc.account)
+    if names then
+        refuse("an elastic job stays in one of the accounts %s here", names)
+    end
+end
+
+-- For slurm_job_modify. Never raises, and refuses nothing else: a user may change his own job.
 function ones.modify(job_desc, job_rec, _, _)
-    local ok, fault = pcall(keep_mark, job_desc, job_rec)
+    local ok, fault = pcall(function()
+        keep_account(job_desc, job_rec)
+        keep_mark(job_desc, job_rec)
+    end)
+    if type(fault) == "table" and fault.refusal then
+        slurm.log_user("%s", fault.refusal)
+        return slurm.ERROR
+    end
     if not ok then
         slurm.log_error("ones: job_submit.lua failed at an update: %s", tostring(fault))
     end

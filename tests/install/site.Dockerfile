@@ -21,7 +21,7 @@ COPY --from=emulation /driver.deb /root/
 RUN dpkg --install /root/driver.deb && rm /root/driver.deb
 COPY tests/emulation/gpu-emulator tests/emulation/emulated_gpu /opt/emulation/emulated_gpu/
 COPY tests/cluster/image/etc /etc/ones-build/site/
-COPY tests/install/prepare-host tests/install/gpu-emulator.service /etc/ones-build/site/
-COPY tests/cluster/jobs/counting.py /opt/jobs/
+COPY tests/install/prepare-host tests/install/gpu-emulator.service tests/install/sandbox-probe /etc/ones-build/site/
+COPY tests/cluster/jobs/counting.py tests/cluster/jobs/counted_digits.py tests/cluster/jobs/steered_onesd.py /opt/jobs/
 RUN /etc/ones-build/site/prepare-host
 CMD ["/lib/systemd/systemd"]

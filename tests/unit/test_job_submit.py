@@ -563,3 +563,64 @@ def test_stage_in_without_elastic_is_refused(slurmctld: Slurmctld) -> None:
     answer = slurmctld.submit(spank_job_env=slurmctld.table({0: "STAGE_IN=refuse"}))
     assert answer.code == ERROR
     assert "--stage-in needs --elastic" in answer.said[0]
+
+
+def allow(slurmctld: Slurmctld, *accounts: str) -> None:
+    """As a site's own job_submit.lua does it."""
+    slurmctld.ones.accounts = slurmctld.table(dict.fromkeys(accounts, True))
+
+
+@pytest.mark.parametrize(
+    "account", [{"account": "vision"}, {"default_account": "vision"}], ids=["named", "default"]
+)
+def test_jobs_of_the_sites_accounts_are_elastic(
+    slurmctld: Slurmctld, account: dict[str, str]
+) -> None:
+    allow(slurmctld, "vision", "robots")
+    answer = slurmctld.elastic("1-4", tres_per_job="gres/gpu:4", **account)
+    assert (answer.code, answer.mark) == (SUCCESS, "ONES1:sizes=1-4;request=4;held=0")
+
+
+@pytest.mark.parametrize(
+    "account",
+    [{"account": "maths"}, {"account": "maths", "default_account": "vision"}, {}],
+    ids=["named", "instead of the default", "none"],
+)
+def test_an_elastic_job_of_another_account_is_refused_with_the_accounts_that_may(
+    slurmctld: Slurmctld, account: dict[str, str]
+) -> None:
+    allow(slurmctld, "vision", "robots")
+    answer = slurmctld.elastic("1-4", tres_per_job="gres/gpu:4", **account)
+    assert (answer.code, answer.mark) == (ERROR, None)
+    assert answer.said == [
+        "--elastic is for jobs of the accounts robots, vision here; drop it, or choose one with -A"
+    ]
+
+
+def test_a_stage_in_job_of_another_account_is_refused(slurmctld: Slurmctld) -> None:
+    allow(slurmctld, "vision")
+    staging = {"name": "ones-stage-in", "priority": 0, "account": "maths"}
+    job = {"spank_job_env": slurmctld.table({0: "STAGING=1"}), **staging}
+    answer = slurmctld.submit(**job)
+    assert (answer.code, answer.mark) == (ERROR, None)
+    assert slurmctld.submit(**job | {"account": "vision"}).mark == "ONES-STAGE1:"
+
+
+def test_a_plain_job_of_another_account_passes(slurmctld: Slurmctld) -> None:
+    allow(slurmctld, "vision")
+    answer = slurmctld.submit(account="maths", tres_per_job="gres/gpu:4")
+    assert (answer.code, answer.mark, answer.said) == (SUCCESS, None, [])
+
+
+def test_an_elastic_job_stays_in_the_sites_accounts(slurmctld: Slurmctld) -> None:
+    modify = slurmctld.lua.globals().slurm_job_modify
+    elastic = slurmctld.table({"admin_comment": "ONES1:sizes=1-4;request=4;held=1"})
+    plain = slurmctld.table({"admin_comment": "the site's own"})
+    moved = slurmctld.table({"account": "maths"})
+    assert modify(moved, elastic, None, 0) == SUCCESS
+    allow(slurmctld, "vision")
+    assert modify(moved, plain, None, 0) == SUCCESS
+    assert modify(slurmctld.table({"account": "vision"}), elastic, None, 0) == SUCCESS
+    assert modify(slurmctld.table({"comment": "new"}), elastic, None, 0) == SUCCESS
+    assert modify(moved, elastic, None, 0) == ERROR
+    assert slurmctld.said == ["an elastic job stays in one of the accounts vision here"]

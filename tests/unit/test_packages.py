@@ -109,16 +109,55 @@ def test_no_package_imports_what_it_does_not_depend_on() -> None:
                 assert MODULES[top] in depends[package], f"{name} ({package}) imports {top}"
 
 
-def test_every_requirement_of_setup_cfg_is_some_packages_dependency() -> None:
+def asked_by_setup() -> list[str]:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
+    return setup["options"]["install_requires"].split()
+
+
+def test_every_requirement_of_setup_cfg_is_some_packages_dependency() -> None:
     asked = {"nvidia-ml-py": "pynvml"}
-    for line in setup["options"]["install_requires"].split():
+    for line in asked_by_setup():
         match = re.fullmatch(r"([A-Za-z-]+)>=([0-9.]+)", line)
         assert match
         name = f"python3-{asked.get(match[1], match[1]).lower()}"
         at_least = re.compile(rf"{name} \(>= (1:)?{re.escape(match[2])}\)")
         assert any(at_least.search(depends) for depends in paragraphs().values()), line
+
+
+def pinned(path: Path) -> dict[str, str]:
+    """Name -> oldest release, of a file that pins each package by the hashes of its files."""
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", path.read_text()):
+        if entry.startswith("#"):
+            continue
+        match = re.match(r"([a-z0-9-]+)==([0-9.]+) ", entry)
+        assert match and "--hash=sha256:" in entry, entry
+        found.setdefault(match[1], match[2])
+    return found
+
+
+def asked_by_release() -> list[str]:
+    lines = (ROOT / "scripts/lib/release-tools.in").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "file"),
+    [
+        (asked_by_setup(), "requirements.txt"),
+        (asked_by_release(), "scripts/lib/release-tools.txt"),
+    ],
+)
+def test_what_is_asked_for_is_pinned_by_hash(asked: list[str], file: str) -> None:
+    pins = pinned(ROOT / file)
+    for line in asked:
+        match = re.match(r"([A-Za-z-]+)>=([0-9.]+)", line)
+        assert match, line
+        pin = pins.get(match[1].lower())
+        assert pin is not None, f"{file} lacks {match[1]}; run scripts/pin"
+        has, least = ([int(part) for part in text.split(".")] for text in (pin, match[2]))
+        assert has >= least, f"{file}: {match[1]} {pin}; run scripts/pin"
 
 
 def test_every_program_unit_and_file_beside_the_modules_is_in_a_package() -> None:

@@ -26,21 +26,29 @@ def service(name: str) -> configparser.SectionProxy:
     return parser["Service"]
 
 
+# What `systemd-analyze security` finds, from 0 to 10; releases of systemd differ by some tenths.
+# docs/security.md says what is left open and why.
+EXPOSURE = {"onesd.service": 1.5, "ones-release.service": 1.5, "ones-agent.service": 3.2}
+
+
+def test_every_service_has_a_bound_on_its_exposure() -> None:
+    assert sorted(EXPOSURE) == SERVICES
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_systemd_finds_little_exposed(name: str) -> None:
     if shutil.which("systemd-analyze") is None:
+        assert "CI" not in os.environ, "CI must have systemd-analyze; apt-get install systemd"
         pytest.skip("no systemd-analyze; apt-get install systemd")
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager"]
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", UNITS / name],
+        [*command, f"--threshold={10 * EXPOSURE[name]:.0f}", UNITS / name],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
-    if found is None:
-        pytest.skip(f"systemd-analyze can't look at a file here: {done.stderr}")
-    assert float(found[1]) < 4
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", SERVICES)
