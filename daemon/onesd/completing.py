@@ -23,6 +23,7 @@ class Histories:
     """Completes jobs with their past, and with what stands in the way of moving them."""
 
     def __init__(self, books: Books, live: LiveMover) -> None:
+        self._store = books.store
         self._records = books.jobs
         self._learning = books.reports
         self._journal = books.journal
@@ -40,14 +41,16 @@ class Histories:
         """The jobs with their past; and those whose own records make no sense, with why not."""
         moving = {move.job: move for move in moves}
         complete, spoilt = [], {}
-        for job in jobs:
-            number = int(job.id)
-            record, move = snapshot.jobs[number], moving.get(number)
-            try:
-                complete.append(self._complete(job, record, move, now=now))
-            except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as fault:
-                log.exception("job %d: what is kept of it makes no sense", number)
-                spoilt[number] = f"what is kept of it makes no sense: {fault}"
+        # What is heard of live jobs is written down on the way, all at once.
+        with self._store.transaction():
+            for job in jobs:
+                number = int(job.id)
+                record, move = snapshot.jobs[number], moving.get(number)
+                try:
+                    complete.append(self._complete(job, record, move, now=now))
+                except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as fault:
+                    log.exception("job %d: what is kept of it makes no sense", number)
+                    spoilt[number] = f"what is kept of it makes no sense: {fault}"
         return tuple(complete), spoilt
 
     def _complete(

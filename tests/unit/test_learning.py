@@ -249,7 +249,7 @@ def test_a_job_whose_terms_leave_it_no_batch_at_its_sizes_keeps_its_own(world: W
     world.take()
     assert world.learning.batches(JOB, least=4) == (64, None)
     assert "4 GPUs" in world.learning.contradictions[JobId(7)]
-    world.learning.end(replace(JOB, state="CANCELLED"), 9.0)
+    world.learning.end(replace(JOB, state="CANCELLED"), 9.0)()
     assert world.learning.contradictions == {}
 
 
@@ -269,13 +269,13 @@ def test_a_kept_report_that_cant_be_read_stops_nothing(world: World) -> None:
     assert world.learning.progress() == {}
     assert world.learning.report(JOB) is None
     assert world.learning.batches(JOB) == (None, None)
-    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)
+    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)()
     assert world.rows("finished") == []
 
 
 def test_a_finished_job_teaches_its_familys_length_once(world: World) -> None:
     world.tell(REPORT)
     world.take()
-    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)
+    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)()
     for each in (world.learning, world.after_a_restart()):
         assert list(each.experience().of_family("alice/train").lengths) == [640.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ones.daemon.onesd.books.leases import Leases
@@ -62,7 +62,27 @@ class Records:
                 "SELECT job, user, state, restarts, submitted, ended FROM jobs WHERE ended IS NULL"
             )
         }
-        met, stale = [], []
+        taught: list[Callable[[], None]] = []
+        with self._store.transaction():
+            met, stale = self._take_jobs(snapshot, known, now, taught)
+            self._take_satellites(snapshot, stale)
+        for learn in taught:
+            learn()
+        self.refresh_runs(stale)
+        return met
+
+    def _take_jobs(
+        self,
+        snapshot: Snapshot,
+        known: dict[int, sqlite3.Row],
+        now: float,
+        taught: list[Callable[[], None]],
+    ) -> tuple[list[int], list[int]]:
+        """The jobs seen for the first time, and those of which the accounting may know more.
+
+        `taught` gets what is to be learnt from those that have ended, once that is on disk.
+        """
+        met, stale = list[int](), list[int]()
         for record in snapshot.jobs.values():
             before = known.pop(record.id, None)
             if not record.marked and (before is None or record.state in ALIVE):
@@ -83,7 +103,7 @@ class Records:
             if before is None or before["restarts"] != record.restarts:
                 stale.append(record.id)
             if record.state not in ALIVE:
-                self._end(record, record.ended or now)
+                taught.append(self._end(record, record.ended or now))
                 stale.append(record.id)
         # Slurm has forgotten these (MinJobAge) while we were away: accounting knows their end.
         for job in known:
@@ -93,9 +113,7 @@ class Records:
             self._store.write(
                 "UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job
             )
-        self._take_satellites(snapshot, stale)
-        self.refresh_runs(stale)
-        return met
+        return met, stale
 
     def met(self) -> frozenset[int]:
         """The jobs that have opted in and have not ended."""
@@ -190,10 +208,10 @@ class Records:
             self._store.put("jobs", [first])
             self._leases.meet(record.id, str(first["sizes"]))
 
-    def _end(self, record: JobRecord, at: float) -> None:
+    def _end(self, record: JobRecord, at: float) -> Callable[[], None]:
         with self._store.transaction():
             self._store.write("UPDATE jobs SET ended = ? WHERE job = ?", at, record.id)
-            self._learning.end(record, at)
+            return self._learning.end(record, at)
 
     def refresh_runs(self, jobs: Sequence[int]) -> bool:
         """Read these jobs' runs from Slurm's accounting; whether it answered.
