@@ -101,10 +101,10 @@ class _Drawing:
             if gpus[j] and given[j] is None:
                 given[j] = self._place(int(j), tuple(chosen[j]), stays=bool(stays[j]))
         free = self.room.gpus
-        for j in self.wishes.turns:
-            if given[j] is None:
-                given[j] = self._keep_or_start(j, free)
-                free = self.room.gpus if given[j] is not None else free
+        for waiting in self.wishes.turns:
+            if given[waiting] is None:
+                given[waiting] = self._keep_or_start(waiting, free)
+                free = self.room.gpus if given[waiting] is not None else free
         return Decoded(tuple(given), self.total)
 
     def _keep(self, j: int) -> tuple[Placement, int | None] | None:

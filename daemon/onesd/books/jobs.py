@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from ones.daemon.onesd.books.leases import Leases
 from ones.daemon.onesd.books.reports import Learning
@@ -43,6 +44,15 @@ def is_another(record: JobRecord, row: sqlite3.Row) -> bool:
     if row["ended"] is not None:
         return bool(record.submitted >= row["ended"])
     return record.restarts == 0 and bool(record.submitted > row["submitted"] + SECOND)
+
+
+def _past(record: JobRecord, submitted: float, ended: Iterable[sqlite3.Row], now: float) -> Past:
+    running = record.state == "RUNNING"
+    until = record.started if running else now
+    executed = fsum(run["ended"] - run["started"] for run in ended if run["started"] < until)
+    if running:
+        executed += max(0.0, now - record.started)
+    return Past(submitted, executed, max(0.0, now - submitted - executed))
 
 
 class Records:
@@ -266,20 +276,25 @@ class Records:
                 self._store.put("shrinks", earlier)
         return True
 
-    def past(self, record: JobRecord, *, now: float) -> Past:
-        """When a job was first submitted, and how its time since then went."""
-        row = self._store.row("SELECT submitted FROM jobs WHERE job = ?", record.id)
-        submitted = row["submitted"] if row else record.submitted
-        ran = self._store.row(
-            "SELECT total(ended - started) AS seconds FROM runs"
-            " WHERE job = ? AND ended IS NOT NULL AND started < ?",
-            record.id,
-            record.started if record.state == "RUNNING" else now,
-        )
-        executed = ran["seconds"] if ran else 0.0
-        if record.state == "RUNNING":
-            executed += max(0.0, now - record.started)
-        return Past(submitted, executed, max(0.0, now - submitted - executed))
+    def pasts(self, records: Iterable[JobRecord], *, now: float) -> dict[int, Past]:
+        """When each of these jobs was first submitted, and how its time since then went."""
+        alive = " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
+        rows = self._store.rows("SELECT job, submitted FROM jobs WHERE ended IS NULL")
+        submissions = {row["job"]: row["submitted"] for row in rows}
+        runs: dict[int, list[sqlite3.Row]] = {}
+        for row in self._store.rows(
+            f"SELECT job, started, ended FROM runs{alive} AND ended IS NOT NULL"
+        ):
+            runs.setdefault(row["job"], []).append(row)
+        return {
+            record.id: _past(
+                record,
+                submissions.get(record.id, record.submitted),
+                runs.get(record.id, ()),
+                now,
+            )
+            for record in records
+        }
 
     def arrivals(self, *, since: float) -> list[float]:
         rows = self._store.rows("SELECT submitted FROM jobs WHERE submitted > ?", since)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,14 @@ log = logging.getLogger(__name__)
 MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
 MOST_OBSERVATIONS = 2000  # rows that are kept of one job: one for each size and batch
 MOST_GRADIENTS = 1000  # rows that are kept of one job: one for each epoch and batch
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A job's last report, of the run that had so many restarts before it."""
+
+    restarts: int
+    report: Report | None  # None: it can't be read
 
 
 def fits(told: Told, record: JobRecord | None) -> bool:
@@ -234,17 +242,32 @@ class Learning:
         )
         self._experience.restart(cost)
 
-    def ready(self, record: JobRecord) -> bool:
-        """Whether the job has said in this run that it is there and saves when asked."""
-        report = self.report(record)
+    def ready(self, record: JobRecord, kept: Mapping[int, Kept] | None = None) -> bool:
+        """Whether the job has said in this run that it is there and saves when asked.
+
+        `kept` are all jobs' last reports, where they were asked for already.
+        """
+        report = self.report(record, kept)
         return report is not None and report.checkpoints
 
-    def report(self, record: JobRecord) -> Report | None:
+    def report(self, record: JobRecord, kept: Mapping[int, Kept] | None = None) -> Report | None:
         """The last report of the job's present run."""
-        row = self._store.row(
-            "SELECT report FROM reports WHERE job = ? AND restarts = ?", record.id, record.restarts
+        last = self._last(record.id, kept)
+        return last.report if last is not None and last.restarts == record.restarts else None
+
+    def kept(self) -> dict[int, Kept]:
+        """The last report of each job that has not ended."""
+        rows = self._store.rows(
+            "SELECT job, restarts, report FROM reports"
+            " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
         )
-        return None if row is None else _decoded(row)
+        return {row["job"]: Kept(row["restarts"], _decoded(row)) for row in rows}
+
+    def _last(self, job: int, kept: Mapping[int, Kept] | None) -> Kept | None:
+        if kept is not None:
+            return kept.get(job)
+        row = self._store.row("SELECT restarts, report FROM reports WHERE job = ?", job)
+        return None if row is None else Kept(row["restarts"], _decoded(row))
 
     def progress(self) -> dict[JobId, Progress]:
         """The last word of each job that has not ended, from whichever run."""
@@ -266,16 +289,21 @@ class Learning:
         }
 
     def batches(
-        self, record: JobRecord, *, least: int | None = None
+        self,
+        record: JobRecord,
+        *,
+        least: int | None = None,
+        kept: Mapping[int, Kept] | None = None,
     ) -> tuple[int | None, Batch | None]:
         """The batch a job runs with, and those it accepts where it says so and that makes sense.
 
-        `least` are the fewest GPUs that one allocation can give it; None: what its mark has.
+        `least` are the fewest GPUs that one allocation can give it; None: what its mark has. `kept`
+        are all jobs' last reports, where they were asked for already.
         A job that takes another batch while it runs is taken to have it as soon as it is leased,
         though it may have to end its epoch first: it isn't to be told twice.
         """
-        row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
-        report = None if row is None else _decoded(row)
+        last = self._last(record.id, kept)
+        report = None if last is None else last.report
         if report is None:
             return None, None
         if least is None:
