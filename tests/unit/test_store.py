@@ -70,3 +70,29 @@ def test_a_database_of_the_release_before_is_taken_over_with_what_it_holds(tmp_p
     assert row is not None
     assert (row["step_seconds"], row["passes"], row["sync_seconds"]) == (0.5, 1, None)
     assert store.rows("SELECT * FROM gradients") == []
+
+
+def test_a_part_that_fails_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    with store.transaction():
+        store.set_fact("first", 1)
+        with pytest.raises(RuntimeError), store.transaction():
+            store.set_fact("second", 2)
+            raise RuntimeError
+        store.set_fact("third", 3)
+    assert [Store(tmp_path / "db").fact(name) for name in ("first", "second", "third")] == [
+        1,
+        None,
+        3,
+    ]
+
+
+def test_what_is_within_a_failed_transaction_is_not_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    with pytest.raises(RuntimeError), store.transaction():
+        with store.transaction():
+            store.set_fact("inner", 1)
+        raise RuntimeError
+    assert store.fact("inner") is None
+    store.set_fact("later", 2)
+    assert Store(tmp_path / "db").fact("later") == 2
