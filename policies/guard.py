@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ones.policies.caps import SLACK, exceeded, gives_back, taken
+from ones.policies.caps import SLACK, gives_back, taken
+from ones.policies.fitting import Together, grows
 from ones.policies.forecast import by_id, move_cost, seconds_left_on
-from ones.policies.model import MAX_WAIT, Cap, Job, JobId, Placement, Problem, Seconds
+from ones.policies.model import MAX_WAIT, Cap, Job, JobId, Problem, Seconds
 from ones.policies.moves import Move
 from ones.policies.pace import behind
-from ones.policies.sharing import occupied
 from ones.policies.words import lasting
 
 HOUR = 3600.0
@@ -98,6 +98,7 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
     made room for it.
     """
     jobs = by_id(problem.jobs)
+    started = {move.job for move in moves if move.kind == "start"}
     starving = [
         job
         for job in problem.jobs
@@ -105,9 +106,9 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
         and job.startable
         and not job.fixed
         and job.waited > limits.max_wait
+        and job.id not in started
     ]
     refused: dict[JobId, str] = {}
-    started = {move.job for move in moves if move.kind == "start"}
     for move in moves:
         job = jobs.get(move.job)
         if job is None:
@@ -115,21 +116,17 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
         elif reason := (
             _against(move, job, problem, history, limits)
             or _spared(move, job, moves, jobs, limits)
-            or _starves(move, job, [other for other in starving if other.id not in started])
+            or _starves(move, job, starving)
         ):
             refused[move.job] = reason
-    while True:
-        allowed = [move for move in moves if move.job not in refused]
-        if fault := (
-            _overfull(allowed, problem)
-            or _over_a_cap(allowed, problem)
-            or _pointless(allowed, problem, limits)
-        ):
-            refused[fault[0].job] = fault[1]
-        else:
-            break
+    together = Together(problem, [move for move in moves if move.job not in refused])
+    while (
+        fault := together.overfull() or together.over_a_cap() or together.pointless(limits.min_gain)
+    ) is not None:
+        move, refused[move.job] = fault
+        together.without(move.job)
     return Verdict(
-        tuple(allowed),
+        tuple(together.moves),
         tuple(Refused(move, refused[move.job]) for move in moves if move.job in refused),
     )
 
@@ -208,7 +205,7 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
         return reason
     if move.kind == "preempt" and job.stays:
         return job.stays
-    if not _grows(move, job) and (reason := behind(problem, job, move.target, limits.max_slowdown)):
+    if not grows(move, job) and (reason := behind(problem, job, move.target, limits.max_slowdown)):
         return reason
     if limits.min_gain is None:
         return ""
@@ -217,7 +214,7 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
         return "nothing is known of its speed yet"
     cost = move_cost(job, outlook, move.target)
     what = "a restart" if restarts or job.keeps is None else "a live resize"
-    if _grows(move, job):
+    if grows(move, job):
         if move.gain < (limits.min_gain - 1.0) * cost:
             return f"would end {lasting(move.gain)} sooner; {what} costs {lasting(cost)}"
         return ""
@@ -256,111 +253,10 @@ def _spared(
 
 def _starves(move: Move, job: Job, starving: Sequence[Job]) -> str:
     """GPUs are kept for a job that has waited too long, as long as the plan doesn't start it."""
-    if move.target is None or (job.placement is not None and not _grows(move, job)):
+    if move.target is None or (job.placement is not None and not grows(move, job)):
         return ""
     for other in starving:
         longest = other.waited >= job.waited and other.id != job.id and other.tier >= job.tier
         if longest and not other.nodes.isdisjoint(move.target.nodes):
             return f"job {other.id} has waited {lasting(other.waited)} and comes first"
     return ""
-
-
-def _grows(move: Move, job: Job) -> bool:
-    return (
-        move.target is not None
-        and job.placement is not None
-        and move.target.gpus > job.placement.gpus
-    )
-
-
-def _final(allowed: Sequence[Move], problem: Problem) -> dict[JobId, Placement]:
-    """Who holds what once these moves are done and all others left undone."""
-    held = {job.id: job.placement for job in problem.jobs if job.placement is not None}
-    for move in allowed:
-        if move.target is None:
-            held.pop(move.job, None)
-        else:
-            held[move.job] = move.target
-    return held
-
-
-def _beside(allowed: Sequence[Move], problem: Problem) -> dict[JobId, JobId | None]:
-    """Who shares a GPU with whom then: only with one that shares its GPU as well."""
-    share = {job.id for job in problem.jobs if job.share}
-    share |= {move.job for move in allowed if move.beside is not None}
-    beside = {job.id: job.beside for job in problem.jobs}
-    beside |= {move.job: move.beside for move in allowed if move.kind != "tune"}
-    return {job: other for job, other in beside.items() if job in share and other in share}
-
-
-def _too_full(allowed: Sequence[Move], problem: Problem) -> frozenset[str]:
-    """The nodes that would hold more than they have once these moves, and no others, are done."""
-    held = occupied(_final(allowed, problem), _beside(allowed, problem))
-    capacity = {node.name: node.gpus - node.taken if node.usable else 0 for node in problem.nodes}
-    return frozenset(name for name, gpus in held.items() if gpus > capacity.get(name, 0))
-
-
-def _overfull(allowed: Sequence[Move], problem: Problem) -> tuple[Move, str] | None:
-    """The last of the moves that take GPUs on a node which has too few of them."""
-    full = _too_full(allowed, problem)
-    jobs = by_id(problem.jobs)
-    for move in reversed(allowed):
-        before = _gpus_on(jobs[move.job].placement)
-        for name, gpus in _gpus_on(move.target).items():
-            # On a GPU that it is to share the others' part of it is new, too.
-            if name in full and (gpus > before.get(name, 0) or move.beside is not None):
-                return move, f"node {name} has not the GPUs free that it needs"
-    return None
-
-
-def _over_a_cap(allowed: Sequence[Move], problem: Problem) -> tuple[Move, str] | None:
-    """The last of the moves that take more than a limit of the site allows without the rest."""
-    if not problem.caps:
-        return None
-    jobs, nodes = by_id(problem.jobs), problem.by_name
-    for cap in exceeded(problem, _final(allowed, problem)):
-        for move in reversed(allowed):
-            job = jobs[move.job]
-            if move.target is None or move.kind == "tune" or gives_back(job, move.target):
-                continue
-            if move.target != job.placement and taken(cap, job, move.target, nodes):
-                return move, cap.words
-    return None
-
-
-def _pointless(
-    allowed: Sequence[Move], problem: Problem, limits: Limits
-) -> tuple[Move, str] | None:
-    """A move that pays only by the GPUs it frees, and frees them for nobody."""
-    if limits.min_gain is None:
-        return None
-    jobs = by_id(problem.jobs)
-    for move in allowed:
-        job = jobs[move.job]
-        if job.placement is None or move.kind == "tune" or _grows(move, job):
-            continue
-        if move.beside is not None:
-            other = jobs.get(move.beside)
-            if other is None or not (
-                (other.share and other.placement == move.target)
-                or any(one.job == move.beside and one.beside == move.job for one in allowed)
-            ):
-                return move, f"job {move.beside} does not come beside it"
-            continue
-        cost = move_cost(job, problem.outlooks[job.id], move.target)
-        own_gain = (limits.min_gain - 1.0) * cost
-        if move.kind == "resize" and move.gain > max(0.0, own_gain):
-            continue
-        others = [other for other in allowed if other is not move]
-        without = len(exceeded(problem, _final(others, problem)))
-        if without > len(exceeded(problem, _final(allowed, problem))):
-            continue  # a limit of the site has room for another by it
-        after = _gpus_on(move.target)
-        freed = {name for name, gpus in job.placement.gpus_on if after.get(name, 0) < gpus}
-        if freed.isdisjoint(_too_full(others, problem)):
-            return move, "nobody takes the GPUs that it would free"
-    return None
-
-
-def _gpus_on(placement: Placement | None) -> dict[str, int]:
-    return dict(placement.gpus_on) if placement else {}

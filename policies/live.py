@@ -8,6 +8,7 @@ stay as the policy chose them, places are chosen near the present ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from ones.policies.forecast import by_id, type_of
@@ -33,14 +34,21 @@ def settle(problem: Problem, plan: Plan) -> Plan:
     final = {job.id: job.placement for job in problem.jobs if job.placement is not None}
     final = {id_: placement for id_, placement in final.items() if id_ not in plan.idle}
     final |= {id_: assignment.placement for id_, assignment in plan.assignments.items()}
+    used = Counter[str]()
+    for placement in final.values():
+        used.update(dict(placement.gpus_on))
     assignments = dict(plan.assignments)
+    empty = Room.of(problem.nodes)
     for job in sorted(moved, key=lambda job: job.id):
-        others = [placement for id_, placement in final.items() if id_ != job.id]
-        room = Room.of(problem.nodes, others)
-        found = _near(problem, room, job, assignments[job.id].placement)
+        target = assignments[job.id].placement
+        used.subtract(dict(target.gpus_on))
+        room = empty.copy()
+        if others := +used:
+            room.take(Placement.of(others))
+        found = _near(problem, room, job, target)
         if found is not None:
             assignments[job.id] = replace(assignments[job.id], placement=found)
-            final[job.id] = found
+        used.update(dict((found or target).gpus_on))
     return replace(plan, assignments=assignments)
 
 

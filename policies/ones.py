@@ -21,7 +21,7 @@ from ones.policies.model import (
 )
 from ones.policies.ones_batch import BatchLimit, batch_limits
 from ones.policies.ones_caps import best_within, still_left, tabled
-from ones.policies.ones_decode import Decoded, assignment, decode
+from ones.policies.ones_decode import Decoded, Wishes, assignment, decode
 from ones.policies.ones_options import Options, build
 from ones.policies.ones_search import (
     NOBODY,
@@ -174,8 +174,9 @@ class Ones:
                 break
             if not any((chosen == other).all() for other in finalists):
                 finalists.append(chosen)
+        wishes = Wishes.by(expected, arena.options)
         decoded = [
-            decode(problem, arena.options, expected, chosen, left, repack=repack)
+            decode(problem, arena.options, wishes, chosen, left, repack=repack)
             for chosen in finalists
             for repack in (False, True)
         ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -17,6 +17,41 @@ from ones.policies.words import lasting
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """What each option is worth, in the order in which jobs want them: the same for all candidates.
+
+    A wish is GPUs, type, size index and batch index.
+    """
+
+    worth: Floats  # [J, T, K, L]
+    level: Ints  # [J, T, K] the best batch at each size
+    turns: list[int]  # the jobs, by what they can be worth at most
+    of: list[list[tuple[int, ...]]]  # of each job, those that are worth more than nothing
+    least: list[float]  # the fewest GPUs of them; infinite where there are none
+
+    @classmethod
+    def by(cls, worth: Floats, options: Options) -> Wishes:
+        jobs, _, count, _ = worth.shape
+        best, level = worth.max(axis=3), worth.argmax(axis=3)
+        flat = best.reshape(jobs, -1)
+        order = np.argsort(-flat, axis=1, kind="stable")
+        rows = np.arange(jobs)[:, None]
+        kinds, sizes = np.divmod(order, count)
+        wanted = (sizes > 0) & np.isfinite(flat[rows, order])
+        wanted &= flat[rows, order] > worth[:, :1, 0, 0]
+        levels = level.reshape(jobs, -1)[rows, order]
+        told = np.stack([options.sizes[rows, sizes], kinds, sizes, levels], axis=2)
+        found = [[(*wish,) for wish in told[j, wanted[j]].tolist()] for j in range(jobs)]
+        return cls(
+            worth=worth,
+            level=level,
+            turns=np.argsort(-worth.max(axis=(1, 2, 3)), kind="stable").tolist(),
+            of=found,
+            least=[min((gpus for gpus, *_ in wishes), default=inf) for wishes in found],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Decoded:
     """What a candidate comes to on the real nodes, and what that is worth."""
 
@@ -27,7 +62,7 @@ class Decoded:
 def decode(
     problem: Problem,
     options: Options,
-    worth: Floats,
+    wishes: Wishes,
     chosen: Ints,
     left: tuple[Room, Ledger],
     *,
@@ -40,13 +75,15 @@ def decode(
     site's limits nobody gets more than the ledger has left.
     """
     room, ledger = left
-    return _Drawing(problem, options, worth, room.copy(), ledger.copy()).draw(chosen, repack=repack)
+    drawing = _Drawing(problem, options, wishes, wishes.worth, room.copy(), ledger.copy())
+    return drawing.draw(chosen, repack=repack)
 
 
 @dataclass(slots=True)
 class _Drawing:
     problem: Problem
     options: Options
+    wishes: Wishes
     worth: Floats
     room: Room
     ledger: Ledger
@@ -63,9 +100,11 @@ class _Drawing:
         for j in np.lexsort((~stays, -gpus)):
             if gpus[j] and given[j] is None:
                 given[j] = self._place(int(j), tuple(chosen[j]), stays=bool(stays[j]))
-        for j in np.argsort(-self.worth.max(axis=(1, 2, 3)), kind="stable"):
-            if given[j] is None:
-                given[j] = self._keep_or_start(int(j))
+        free = self.room.gpus
+        for waiting in self.wishes.turns:
+            if given[waiting] is None:
+                given[waiting] = self._keep_or_start(waiting, free)
+                free = self.room.gpus if given[waiting] is not None else free
         return Decoded(tuple(given), self.total)
 
     def _keep(self, j: int) -> tuple[Placement, int | None] | None:
@@ -100,33 +139,23 @@ class _Drawing:
         t, k, level = choice
         for smaller in range(k, 0, -1):
             if smaller != k or not np.isfinite(self.worth[j, t, k, level]):
-                level = int(self.worth[j, t, smaller].argmax())
+                level = int(self.wishes.level[j, t, smaller])
             if np.isfinite(self.worth[j, t, smaller, level]) and (
                 placed := self._put(j, t, smaller, level)
             ):
                 return placed
         return None
 
-    def _keep_or_start(self, j: int) -> tuple[Placement, int | None] | None:
+    def _keep_or_start(self, j: int, free: int) -> tuple[Placement, int | None] | None:
         """A job that was left out keeps what it has or takes what is free, if that's worth more."""
-        nothing = float(self.worth[j, 0, 0, 0])
         if kept := self._keep(j):
             return kept
-        for t, k in self._by_worth(j):
-            if self.worth[j, t, k].max() <= nothing:
-                break
-            if placed := self._put(j, t, k, int(self.worth[j, t, k].argmax())):
-                return placed
-        self.total += nothing
+        if self.wishes.least[j] <= free:
+            for gpus, t, k, level in self.wishes.of[j]:
+                if gpus <= free and (placed := self._put(j, t, k, level)):
+                    return placed
+        self.total += float(self.worth[j, 0, 0, 0])
         return None
-
-    def _by_worth(self, j: int) -> Iterator[tuple[int, int]]:
-        best = self.worth[j].max(axis=2)
-        free = self.room.gpus
-        for index in np.argsort(-best, axis=None, kind="stable"):
-            t, k = (int(part) for part in np.unravel_index(index, best.shape))
-            if k and np.isfinite(best[t, k]) and self.options.sizes[j, k] <= free:
-                yield t, k
 
     def _put(self, j: int, t: int, k: int, level: int) -> tuple[Placement, int | None] | None:
         options, job = self.options, self.options.jobs[j]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ones.policies.forecast import own_batch, seconds_left, seconds_left_on, tuned, type_of
-from ones.policies.model import Batch, Floats, Ints, Job, JobId, Outlook, Problem, Seconds, Shape
+from ones.policies.model import Floats, Ints, Job, JobId, Outlook, Problem, Seconds, Shape
 from ones.policies.ones_batch import BatchLimit
 from ones.policies.ones_settings import Settings
 from ones.policies.shapes import shapes_by_size
@@ -241,11 +241,11 @@ def _tunes(job: Job) -> bool:
     return job.batches is not None and job.batches.tunes
 
 
-def _limited(job: Job, limit: BatchLimit | None) -> Batch | None:
-    """The batches a job may have now; None where it keeps its own."""
+def _within(job: Job, limit: BatchLimit | None) -> Job:
+    """The job with the batches that it may have now."""
     if job.batches is None or limit is None:
-        return job.batches
-    return replace(job.batches, most=min(job.batches.most, limit.most))
+        return job
+    return replace(job, batches=replace(job.batches, most=min(job.batches.most, limit.most)))
 
 
 def _as_it_is(
@@ -258,7 +258,7 @@ def _as_it_is(
     if not _tunes(job):
         left = seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=np.array([now]))
         return float(left[0]), now
-    allowed = replace(job, batches=_limited(job, limit))
+    allowed = _within(job, limit)
     best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
     better = float(best.batch[0])
     if not np.isfinite(better) or abs(np.log(better / now)) < NEAR:
@@ -287,7 +287,7 @@ def _offer(
     batch = np.ones_like(seconds)
     nodes = np.array([shapes[0].nodes for shapes in fits.values()])
     gpus = np.array([shapes[0].gpus for shapes in fits.values()])
-    allowed = replace(job, batches=_limited(job, limit))
+    allowed = _within(job, limit)
     best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
     seconds[:, 0] = np.maximum(best.seconds, 1e-6)
     batch[:, 0] = np.where(np.isfinite(best.batch), best.batch, 1.0)

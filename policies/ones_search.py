@@ -162,37 +162,110 @@ def fill(
     steps = [_steps(best, options, far=far) for far in (True, False)]
     owner, local = population.owner.copy(), population.local.copy()
     live = np.arange(len(population))
-    each = np.arange(jobs)
+    growth = _Growth.of(population, arena, steps)
     while len(live):
-        chosen = express(Population(owner[live], local[live]), arena)
-        empty = np.stack(
-            [((owner[live] == NOBODY) & (arena.kind == t)).sum(axis=1) for t in range(types)], 1
-        )
-        kind, size = chosen[..., 0], chosen[..., 1]
-        waiting = size == 0
-        # A job grows on the type it has; one that has nothing may start on any.
-        mine = (np.arange(types) == kind[..., None]) | waiting[..., None]
-        gain = np.full((*kind.shape, types), -np.inf)
-        to = np.zeros(gain.shape, dtype=np.int64)
-        for rate, target in steps:
-            r = rate[each, :, size]  # [P, J, T]
-            k = target[each, :, size]
-            need = options.sizes[each[:, None], k] - _count(options, size)[..., None]
-            fits = mine & (need <= empty[:, None, :]) & (r > 1e-12) & (r > gain)
-            gain, to = np.where(fits, r, gain), np.where(fits, k, to)
+        gain, to = growth.gains()
         noisy = (gain * rng.uniform(1.0, 1.3, gain.shape)).reshape(len(live), -1)
         pick = noisy.argmax(axis=1)
         able = np.isfinite(noisy[np.arange(len(live)), pick])
-        live, pick, to, size = live[able], pick[able], to[able], size[able]
+        live, pick, to = live[able], pick[able], to[able]
+        growth.only(able)
         for row, p in enumerate(live):
             j, t = divmod(int(pick[row]), types)
             larger = int(to[row, j, t])
-            size_now, size_then = options.sizes[j, [size[row, j], larger]]
+            size_then = int(options.sizes[j, larger])
+            more = size_then - int(options.sizes[j, growth.size[row, j]])
             spots = np.flatnonzero((owner[p] == NOBODY) & (arena.kind == t))
-            owner[p, spots[: size_then - size_now]] = j
+            owner[p, spots[:more]] = j
             batch = options.batch[j, t, larger, level[j, t, larger]]
             local[p, owner[p] == j] = batch / size_then
+            growth.add(row, j, t, more)
     return Population(owner, local)
+
+
+@dataclass(slots=True)
+class _Growth:
+    """What the jobs of each candidate could gain by empty GPUs, kept up as they are given some.
+
+    From step to step one job of a candidate changes, and the GPUs that are left.
+    """
+
+    options: Options
+    steps: list[tuple[Floats, Ints]]
+    gpus: Ints  # [P, J, T] that each job has
+    empty: Ints  # [P, T]
+    size: Ints  # [P, J] the size index that it has by them
+    mine: Bools  # [P, J, T] where it may have more
+    rate: list[Floats]  # of each of the steps, [P, J, T] the gain per GPU
+    target: list[Ints]  # ... the larger size
+    need: list[Ints]  # ... and the GPUs that it takes
+
+    @classmethod
+    def of(cls, population: Population, arena: Arena, steps: list[tuple[Floats, Ints]]) -> _Growth:
+        options = arena.options
+        jobs, types = len(options.jobs), len(options.types)
+        rows = np.arange(len(population))[:, None]
+        owned = population.owner >= 0
+        cell = (rows * jobs + population.owner) * types + arena.kind
+        shape = (len(population), jobs, types)
+        chosen = express(population, arena)
+        kind, size = chosen[..., 0], chosen[..., 1]
+        each = np.arange(jobs)
+        target = [larger[each, :, size] for _, larger in steps]
+        empty = (population.owner == NOBODY)[:, None, :] & (arena.kind == np.arange(types)[:, None])
+        return cls(
+            options=options,
+            steps=steps,
+            gpus=np.bincount(cell[owned], minlength=int(np.prod(shape))).reshape(shape),
+            empty=empty.sum(axis=2),
+            size=size,
+            # A job grows on the type it has; one that has nothing may start on any.
+            mine=(np.arange(types) == kind[..., None]) | (size == 0)[..., None],
+            rate=[rate[each, :, size] for rate, _ in steps],
+            target=target,
+            need=[
+                options.sizes[each[:, None], larger] - _count(options, size)[..., None]
+                for larger in target
+            ],
+        )
+
+    def gains(self) -> tuple[Floats, Ints]:
+        """[P, J, T] what each job gains per GPU by the best step that fits, and its size then."""
+        gain = np.full(self.mine.shape, -np.inf)
+        to = np.zeros(gain.shape, dtype=np.int64)
+        for rate, target, need in zip(self.rate, self.target, self.need, strict=True):
+            fits = self.mine & (need <= self.empty[:, None, :]) & (rate > 1e-12) & (rate > gain)
+            gain, to = np.where(fits, rate, gain), np.where(fits, target, to)
+        return gain, to
+
+    def only(self, rows: Bools) -> None:
+        """Go on with these candidates."""
+        if rows.all():
+            return
+        self.gpus, self.empty, self.size = self.gpus[rows], self.empty[rows], self.size[rows]
+        self.mine = self.mine[rows]
+        self.rate = [rate[rows] for rate in self.rate]
+        self.target = [target[rows] for target in self.target]
+        self.need = [need[rows] for need in self.need]
+
+    def add(self, row: int, j: int, t: int, more: int) -> None:
+        """The job is given so many GPUs more of this type."""
+        options = self.options
+        self.gpus[row, j, t] += more
+        self.empty[row, t] -= more
+        kind = int(self.gpus[row, j].argmax())
+        offered = np.isfinite(options.seconds[j, kind]).any(axis=1)
+        offered[0] = True
+        within = np.flatnonzero((options.sizes[j] <= self.gpus[row, j, kind]) & offered)
+        size = self.size[row, j] = int(within[-1])
+        self.mine[row, j] = (np.arange(len(options.types)) == kind) | (size == 0)
+        for at, (rate, target) in enumerate(self.steps):
+            larger = target[j, :, size]
+            self.rate[at][row, j] = rate[j, :, size]
+            self.target[at][row, j] = larger
+            self.need[at][row, j] = options.sizes[j, larger] - (
+                options.sizes[j, size] if size else 0
+            )
 
 
 def reorder(population: Population, arena: Arena) -> Population:

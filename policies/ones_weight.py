@@ -11,6 +11,7 @@ from ones.policies.ones_options import Options
 from ones.policies.ones_settings import Settings
 
 ALIKE = 0.05  # ln of a ratio of sizes within which jobs that no turn sets apart share their ranks
+TOGETHER = 64  # jobs that are compared with all others at once, which bounds the memory it takes
 LATEST = 10.0  # how late a job can count as: one that gets nowhere is later and later
 
 
@@ -60,10 +61,11 @@ def _soft_ranks(size: Floats, first_come: float) -> Floats:
     With ranks by size alone two jobs alike would change places, and all their GPUs, with every
     report. `size` is in logarithms, jobs in the order of their submission.
     """
-    if not len(size):
-        return size
-    turn = np.arange(len(size))
-    later = np.sign(turn[:, None] - turn[None, :])
-    by = (size[:, None] - size[None, :] + first_come * later) / ALIKE
-    larger = 1.0 / (1.0 + np.exp(np.clip(by, -50.0, 50.0)))
-    return np.asarray(0.5 + larger.sum(axis=1))
+    found, turn = np.zeros(len(size)), np.arange(len(size))
+    for begin in range(0, len(size), TOGETHER):
+        some = slice(begin, begin + TOGETHER)
+        later = np.sign(turn[some, None] - turn[None, :])
+        by = (size[some, None] - size[None, :] + first_come * later) / ALIKE
+        larger = 1.0 / (1.0 + np.exp(np.clip(by, -50.0, 50.0)))
+        found[some] = 0.5 + larger.sum(axis=1)
+    return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from ones.policies.model import Job, JobId, Node, node_order
 from ones.policies.rigid import DEPTH, PlainJob, place_of
@@ -33,13 +35,13 @@ def reserve(
         waiting,
         key=lambda plain: (plain.id not in owed, *plain.place[:2], plain.expected, plain.place),
     )
+    ours: dict[frozenset[str], _Kept] = {}
     for plain in first[:DEPTH]:
         room = [node for node in ordered.values() if node.usable and node.name in plain.nodes]
-        kept = sum(
-            _kept(job, job.id in claimed, plain, owed=plain.id in owed)
-            for job in jobs
-            if not job.nodes.isdisjoint(plain.nodes)
-        )
+        if plain.nodes not in ours:
+            near = (job for job in jobs if not job.nodes.isdisjoint(plain.nodes))
+            ours[plain.nodes] = _Kept.of(near, claimed)
+        kept = ours[plain.nodes].from_(plain, owed=plain.id in owed)
         if sum(node.gpus - node.taken for node in room) - kept < plain.gpus:
             continue
         for name, gpus in _chosen(plain, room, held).items():
@@ -47,14 +49,38 @@ def reserve(
     return list(ordered.values())
 
 
-def _kept(job: Job, claimed: bool, plain: PlainJob, *, owed: bool) -> int:
-    """The GPUs that the plain job leaves to an elastic one."""
-    running = 0 if job.placement is None else min(job.requested, job.placement.gpus)
-    if owed:
-        # Rigid they would both run by now. Who runs goes on, on what it has of its request.
-        return running if claimed else 0
-    ahead = (running or job.startable) and place_of(job) < plain.place
-    return job.requested if claimed or ahead else running
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The GPUs that plain jobs on some nodes leave to the elastic jobs there."""
+
+    claimed: int  # of those that would run now though they were rigid, what runs of their requests
+    least: int  # of all of them, where none is ahead of the plain job
+    places: Sequence[tuple[float, ...]]  # of those who can be ahead of it, the first first
+    more: Sequence[int]  # that they keep beside `least` once so many of them are ahead
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], claimed: Collection[JobId]) -> _Kept:
+        owed = least = 0
+        ahead = []
+        for job in jobs:
+            running = 0 if job.placement is None else min(job.requested, job.placement.gpus)
+            kept = running
+            if job.id in claimed:
+                owed += running
+                kept = job.requested
+            least += kept
+            if running or job.startable:
+                ahead.append((place_of(job), job.requested - kept))
+        ahead.sort()
+        more = accumulate((gpus for _, gpus in ahead), initial=0)
+        return cls(owed, least, [place for place, _ in ahead], list(more))
+
+    def from_(self, plain: PlainJob, *, owed: bool) -> int:
+        """What they keep from the plain job."""
+        if owed:
+            # Rigid they would both run by now. Who runs goes on, on what it has of its request.
+            return self.claimed
+        return self.least + self.more[bisect_left(self.places, plain.place)]
 
 
 def _chosen(plain: PlainJob, room: Sequence[Node], held: Counter[str]) -> dict[str, int]:

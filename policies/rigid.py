@@ -11,17 +11,16 @@ others would take its turn.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ones.policies.forecast import own_batch, seconds_left, type_of
-from ones.policies.model import Ints, Job, JobId, Node, Placement, Problem, Seconds, Shape
+from ones.policies.model import Job, JobId, Node, Placement, Problem, Seconds, Shape
 from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.timetable import Request, Timetable
 
 KEPT = 20  # of those the first, for which GPUs are kept at a time to come
 MOST = 2000  # jobs that wait here; of later ones those are forgotten that have ended in truth
@@ -65,27 +64,12 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """What a job asks of Slurm here."""
-
-    id: JobId
-    place: tuple[float, ...]
-    gpus: int
-    nodes: frozenset[str]
-    shapes: tuple[Shape, ...]  # empty: any split
-    limit: Seconds
-    one_type: bool
-    began: Seconds | None  # in truth, its present run
-    whole: Seconds | None  # that it takes here from its beginning to its end; None: not known
-
-
-@dataclass(frozen=True, slots=True)
 class Rigid:
     """Who runs here, and who waits; never edited, only replaced."""
 
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
     through: frozenset[JobId] = frozenset()  # elastic jobs that have ended here, and not in truth
-    requests: Mapping[JobId, _Request] = field(default_factory=dict)
+    requests: Mapping[JobId, Request] = field(default_factory=dict)
     """Of all jobs here, those that have ended in truth among them."""
 
     def owed(self, plain: Iterable[PlainJob]) -> frozenset[JobId]:
@@ -110,7 +94,7 @@ def step(before: Rigid | None, problem: Problem, plain: Sequence[PlainJob]) -> R
             through.add(id_)
         else:
             del requests[id_]
-    table = _Timetable.of(problem.nodes, now)
+    table = Timetable.of(problem.nodes, now)
     for id_, claim in claims.items():
         table.take(claim.placement, now, max(now + 1.0, claim.since + requests[id_].limit))
     waiting = [one for id_, one in requests.items() if id_ not in claims and id_ not in through]
@@ -139,7 +123,7 @@ def step(before: Rigid | None, problem: Problem, plain: Sequence[PlainJob]) -> R
 
 def _requests(
     before: Rigid, problem: Problem, plain: Sequence[PlainJob]
-) -> tuple[dict[JobId, _Request], set[JobId]]:
+) -> tuple[dict[JobId, Request], set[JobId]]:
     """What all jobs ask for, and which of them are there in truth.
 
     Who has ended there by himself has still to run here, as long as it took; who was cancelled
@@ -182,8 +166,8 @@ def _own_form(job: Job) -> tuple[Shape, ...]:
 
 def _of_elastic(
     problem: Problem, job: Job, shapes: tuple[Shape, ...], there: Placement | None
-) -> _Request:
-    return _Request(
+) -> Request:
+    return Request(
         id=job.id,
         place=place_of(job),
         gpus=shapes[0].gpus if shapes else job.requested,
@@ -225,7 +209,7 @@ def _somewhere(problem: Problem, job: Job, shapes: Sequence[Shape]) -> Placement
     return None
 
 
-def _of_plain(job: PlainJob, nodes: Sequence[Node], known: _Request | None) -> _Request:
+def _of_plain(job: PlainJob, nodes: Sequence[Node], known: Request | None) -> Request:
     if known is not None and known.whole is None:
         same = known.place == job.place and known.began == job.started
         return known if same else replace(known, place=job.place, began=job.started)
@@ -236,7 +220,7 @@ def _of_plain(job: PlainJob, nodes: Sequence[Node], known: _Request | None) -> _
         node.gpus >= job.gpus and node.name in job.nodes for node in nodes
     ):
         shapes = (Shape(1, job.gpus),)
-    return _Request(
+    return Request(
         id=job.id,
         place=job.place,
         gpus=job.gpus,
@@ -247,73 +231,3 @@ def _of_plain(job: PlainJob, nodes: Sequence[Node], known: _Request | None) -> _
         began=job.started,
         whole=None,
     )
-
-
-@dataclass(slots=True)
-class _Timetable:
-    """The GPUs that are free on each node from each of these times to the next."""
-
-    nodes: tuple[Node, ...]
-    times: list[Seconds]
-    free: Ints  # [times, nodes]
-    index: Mapping[str, int]
-    allowed: dict[frozenset[str], NDArray[np.bool_]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, nodes: Iterable[Node], now: Seconds) -> _Timetable:
-        there = tuple(node for node in nodes if node.usable)
-        free = np.array([[node.gpus for node in there]], dtype=np.int64)
-        return cls(there, [now], free, {node.name: at for at, node in enumerate(there)})
-
-    def take(self, placement: Placement, begin: Seconds, end: Seconds) -> None:
-        first, last = self._row(begin), len(self.times) if end == inf else self._row(end)
-        for name, gpus in placement.gpus_on:
-            if name in self.index:
-                self.free[first:last, self.index[name]] -= gpus
-
-    def _row(self, time: Seconds) -> int:
-        """The row that begins at this time, made where there is none."""
-        at = bisect_left(self.times, time)
-        if at == len(self.times) or self.times[at] != time:
-            self.times.insert(at, time)
-            self.free = np.insert(self.free, at, self.free[max(at - 1, 0)], axis=0)
-        return at
-
-    def earliest(self, job: _Request, *, until: Seconds = inf) -> tuple[Seconds, Placement] | None:
-        """When, by then, and where it can first have what it asks for, as long as it may run."""
-        allowed = self.allowed.get(job.nodes)
-        if allowed is None:
-            allowed = np.array([node.name in job.nodes for node in self.nodes], dtype=np.bool_)
-            self.allowed[job.nodes] = allowed
-        if until <= self.times[0] and self.free[0][allowed].clip(0).sum() < job.gpus:
-            return None
-        free = np.where(allowed, self.free.clip(0), 0)
-        for at in np.flatnonzero(free.sum(axis=1) >= job.gpus).tolist():
-            if self.times[at] > until:
-                break
-            last = max(at + 1, bisect_left(self.times, self.times[at] + job.limit))
-            placement = self.fit(job, free[at:last].min(axis=0))
-            if placement is not None:
-                return self.times[at], placement
-        return None
-
-    def fit(self, job: _Request, free: Ints) -> Placement | None:
-        """Where it would go with so many GPUs free on each node: the fullest that will do."""
-        kinds = sorted({node.gpu_type for node in self.nodes}) if job.one_type else [""]
-        for kind in kinds:
-            of_kind = np.array([not kind or node.gpu_type == kind for node in self.nodes])
-            there = np.where(of_kind, free, 0)
-            for shape in job.shapes:
-                enough = np.flatnonzero(there >= shape.gpus_per_node)
-                if len(enough) >= shape.nodes:
-                    chosen = enough[np.argsort(there[enough], kind="stable")][: shape.nodes]
-                    return Placement.of(
-                        {self.nodes[at].name: shape.gpus_per_node for at in chosen.tolist()}
-                    )
-            if not job.shapes and there.sum() >= job.gpus:
-                given, missing = {}, job.gpus
-                for at in np.argsort(-there, kind="stable").tolist():
-                    given[self.nodes[at].name] = min(missing, int(there[at]))
-                    missing -= given[self.nodes[at].name]
-                return Placement.of(given)
-        return None

@@ -1,10 +1,14 @@
-"""Reads Slurm through its commands: four calls a round at most, however long the queue is.
+"""Reads Slurm through its commands: four calls a round, however long the queue is.
 
 All jobs come as columns of one squeue; only those that hold GPUs, or are between two states, come
 once more as JSON, which alone says how many GPUs they hold on which node. With 500 pending and 4
 running jobs a whole snapshot takes 55 ms (two cores, Slurm 24.11), where all of it as JSON would
 take 730 ms and 4 MB. slurmctld is asked for its jobs twice and for its nodes once; its topology is
 read again every ten minutes, or when other nodes appear than it was read for.
+
+A job whose columns are those of the last time is the same record as then, and one that runs is not
+asked for again as JSON: that alone would take longer than all else on a large cluster. It is more
+calls only where hundreds of jobs have started since, as for the first reading.
 
 squeue shows the waiting tasks of one array as one job, also those that have become jobs of their
 own. That is enough of plain ones; the tasks of elastic arrays are read as JSON, too.
@@ -21,6 +25,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ones.slurm_ext.commands import Commands
@@ -41,6 +46,8 @@ from ones.slurm_ext.snapshot import (
 log = logging.getLogger(__name__)
 _Record = TypeVar("_Record")
 TOPOLOGY_LIFETIME = 600.0  # seconds
+MOST_DETAILS = 500  # jobs that are read as JSON by one command
+DETAILS_LIFETIME = 600.0  # seconds for which a job's GPUs are those read before, if its row is
 _COLUMNS = (
     "JobID",
     "Name",
@@ -87,6 +94,19 @@ _UNSET = 0xFFFFFFF0  # Slurm prints its NO_VAL and INFINITE as numbers from here
 _SWITCH = re.compile(r"^ *SwitchName=(\S+) Level=([0-9]{1,9}) .*?Nodes=(\S*)", re.MULTILINE)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A job as last read: with the same columns it is the same record, details included."""
+
+    columns: tuple[str, ...]
+    record: JobRecord
+    detailed: float | None = None  # when its details were read; None: the columns say it all
+
+    def holds(self, row: Mapping[str, str], now: float) -> bool:
+        fresh = self.detailed is None or 0 <= now - self.detailed < DETAILS_LIFETIME
+        return fresh and self.columns == tuple(row.values())
+
+
 class CommandReader:
     """Reads Slurm through squeue and scontrol."""
 
@@ -98,11 +118,12 @@ class CommandReader:
         self._switches: Mapping[str, tuple[str, ...]] = {}
         self._switches_of: frozenset[str] = frozenset()
         self._switches_read: float | None = None
+        self._known: dict[str, _Known] = {}  # by job number
 
     def snapshot(self) -> Snapshot:
         taken = self._clock()
         unread: dict[str, str] = {}
-        jobs = self._jobs(unread)
+        jobs = self._jobs(unread, taken)
         nodes = self._nodes(unread)
         return Snapshot(
             taken=taken,
@@ -112,15 +133,21 @@ class CommandReader:
             unread=unread,
         )
 
-    def _jobs(self, unread: dict[str, str]) -> dict[int, JobRecord]:
+    def _jobs(self, unread: dict[str, str], now: float) -> dict[int, JobRecord]:
         token = f"~{secrets.token_hex(8)}~"
         layout = ",".join(f"{column}:{token}" for column in _COLUMNS)
         text = self._commands.run(
             "squeue", "--all", "--local", "--noheader", "--states=all", f"--Format={layout}"
         )
         jobs: dict[int, JobRecord] = {}
-        wanted = []
+        known: dict[str, _Known] = {}
+        wanted, detailed = [], dict[int, dict[str, str]]()
         for row in rows_of(text, token):
+            before = self._known.get(row["JobID"])
+            if before is not None and before.holds(row, now):
+                known[row["JobID"]] = before
+                jobs[before.record.id] = before.record
+                continue
             try:
                 record = record_of(row)
             except RecordFault as fault:
@@ -131,6 +158,10 @@ class CommandReader:
                 wanted.append(record.array_job)
             elif needs_detail(row):
                 wanted.append(record.id)
+                if row["State"] in HOLDING:
+                    detailed[record.id] = row
+            else:
+                known[row["JobID"]] = _Known(tuple(row.values()), record)
         for found in read_jobs(self._commands, dict.fromkeys(wanted)):
             try:
                 record = job_record(found)
@@ -140,6 +171,11 @@ class CommandReader:
                 jobs.pop(found["job_id"], None)
                 continue
             jobs[record.id] = record
+            row_then = detailed.get(record.id)
+            if row_then is not None and _alike(record, row_then):
+                columns = tuple(row_then.values())
+                known[row_then["JobID"]] = _Known(columns, record, now)
+        self._known = known
         return jobs
 
     def _nodes(self, unread: dict[str, str]) -> dict[str, NodeRecord]:
@@ -162,15 +198,33 @@ class CommandReader:
         return self._switches
 
 
+def _alike(record: JobRecord, row: Mapping[str, str]) -> bool:
+    """Whether nothing has happened to a job between its columns and its details."""
+    return (
+        not record.flags
+        and (record.state, record.nodes) == (row["State"], row["NodeList"])
+        and record.restarts == _number(row["RestartCnt"])
+    )
+
+
 def read_jobs(commands: Commands, wanted: Iterable[int]) -> list[Mapping[str, Any]]:
     """These jobs as JSON, without those that Slurm has forgotten. Raises SlurmError.
+
+    So many at a time, for a job is 45 kB of it: all that run on a large cluster would take longer
+    than a command may.
 
     By squeue: `scontrol show job --json` gives the same empty list, and exit status 0, for a job
     that is forgotten and for a slurmctld that is down.
     """
-    numbers = ",".join(map(str, wanted))
-    if not numbers:
-        return []
+    numbers = list(map(str, wanted))
+    return [
+        job
+        for begin in range(0, len(numbers), MOST_DETAILS)
+        for job in _some_jobs(commands, ",".join(numbers[begin : begin + MOST_DETAILS]))
+    ]
+
+
+def _some_jobs(commands: Commands, numbers: str) -> list[Mapping[str, Any]]:
     command = ("squeue", "--all", "--local", "--states=all", "--json", f"--jobs={numbers}")
     try:
         text = commands.run(*command)

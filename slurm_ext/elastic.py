@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
@@ -11,7 +10,6 @@ from ones.policies.caps import barred
 from ones.policies.model import Job, JobId, Node, Placement, Shape
 from ones.policies.prospects import NEVER, Release
 from ones.policies.rigid import PlainJob
-from ones.policies.shapes import realisable
 from ones.slurm_ext.holding import (
     NO_HOLDS,
     Holds,
@@ -21,8 +19,7 @@ from ones.slurm_ext.holding import (
     left_pinned,
     left_unfit,
 )
-from ones.slurm_ext.hostlists import expand
-from ones.slurm_ext.layout import Layout, gpu_type_wanted, gpus_wanted, layout_of
+from ones.slurm_ext.layout import gpu_type_wanted, gpus_wanted, layout_of
 from ones.slurm_ext.limited import forbidden, too_long
 from ones.slurm_ext.limits import NO_LIMITS, Partition, SiteLimits
 from ones.slurm_ext.mark import Mark
@@ -30,15 +27,15 @@ from ones.slurm_ext.partitioned import opened_to
 from ones.slurm_ext.priority import Order
 from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
-from ones.slurm_ext.snapshot import ALIVE, JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
 from ones.slurm_ext.tres import gpus_in
+from ones.slurm_ext.whereabouts import Whereabouts, features_of
 
 FOR_GPUS = frozenset({"None", "Priority", "Resources"})  # reasons of a job that waits for room
 BEHIND = "Nodes required for job are DOWN"  # ... or reserved for a higher tier's, as Slurm goes on
 NO_NODE = "no GPU node is in its partition, of its type and with its features"
 NO_SIZE = "none of its sizes"
 CLOSED = "reservations leave it no nodes before its time limit would be over"
-_FEATURE = re.compile(r"[\w.:+-]+")
 
 
 def elastic_jobs(
@@ -49,13 +46,13 @@ def elastic_jobs(
     A running job of a form that can't be reshaped is planned around: it is `fixed`.
     """
     jobs, ignored = [], {}
-    together = beside(snapshot.jobs)
+    together, where = beside(snapshot.jobs), Whereabouts(snapshot)
     for record in snapshot.jobs.values():
         if not record.marked or record.state not in ALIVE or record.several:
             continue
         try:
-            job = _job(record, snapshot, holds, limits.partitions)
-            job = _within_limits(job, record, snapshot, limits)
+            job = _job(record, where, holds, limits.partitions)
+            job = _within_limits(job, record, where, limits)
             jobs.append(_with_share(job, record, together))
         except ValueError as fault:
             ignored[record.id] = str(fault)
@@ -166,8 +163,7 @@ def plain_jobs(
     jobs = tuple(jobs)
     ours = {int(job.id) for job in jobs}
     queued = {int(job.id) for job in jobs if job.queued}
-    where: dict[tuple[str, str, str, str], frozenset[str]] = {}
-    found = []
+    where, found = Whereabouts(snapshot), []
     for job in snapshot.jobs.values():
         runs = job.state != "PENDING"
         wants = sum(job.gpus_on.values()) if runs else gpus_wanted(job)
@@ -175,11 +171,7 @@ def plain_jobs(
             continue
         if not runs and (job.id in queued or not _waits_for_gpus(job)):
             continue
-        kind = gpu_type_wanted(job)
-        key = (job.partition, job.excluded_nodes, kind, job.features)
-        if key not in where:
-            where[key] = _nodes_for(job, snapshot, kind, features=_features(job.features))
-        left = left_to(job, where[key], snapshot)
+        left = left_to(job, where.nodes(job, gpu_type_wanted(job)), snapshot)
         if runs or not left.closed:
             found.append(_plain_job(job, wants, left.nodes, order))
     return found
@@ -229,9 +221,9 @@ def running_plain_jobs(snapshot: Snapshot, ours: Collection[int]) -> list[Releas
 
 
 def _job(
-    record: JobRecord, snapshot: Snapshot, holds: Holds, partitions: Mapping[str, Partition]
+    record: JobRecord, where: Whereabouts, holds: Holds, partitions: Mapping[str, Partition]
 ) -> Job:
-    mark = Mark.read(record.admin_comment)
+    mark, snapshot = Mark.read(record.admin_comment), where.snapshot
     if record.held and record.dependency:
         raise ValueError(
             f"it waits for {record.dependency[:60]}, which Slurm sees to when released"
@@ -248,16 +240,16 @@ def _job(
     shapes: tuple[Shape, ...] = ()
     try:
         layout = layout_of(record, mark)
-        nodes = _allowed(record, snapshot, layout.gpu_type)
-        every = shapes = _shapes(mark, layout, [snapshot.nodes[name] for name in nodes])
+        nodes = _allowed(record, where, layout.gpu_type)
+        every = shapes = where.shapes(mark.sizes, layout, nodes)
         if not shapes:
             raise ValueError(f"{NO_SIZE} {mark.sizes} fits the nodes it may use")
-        left = opened_to(record, nodes, snapshot, partitions)
+        left = opened_to(record, nodes, where, partitions)
         if not left.closed:
             left = left_to(record, left.nodes, snapshot)
         if left.nodes != nodes:
             nodes = left.nodes
-            shapes = _shapes(mark, layout, [snapshot.nodes[name] for name in nodes])
+            shapes = where.shapes(mark.sizes, layout, nodes)
             closed = left.closed or ("" if shapes else CLOSED)
             shapes = shapes or every
     except ValueError as fault:
@@ -286,7 +278,7 @@ def _job(
     )
 
 
-def _within_limits(job: Job, record: JobRecord, snapshot: Snapshot, limits: SiteLimits) -> Job:
+def _within_limits(job: Job, record: JobRecord, where: Whereabouts, limits: SiteLimits) -> Job:
     """The job with the shapes that the site's limits on one job allow, and that it runs with.
 
     One that waits and is allowed none is not started, in any shape.
@@ -299,9 +291,8 @@ def _within_limits(job: Job, record: JobRecord, snapshot: Snapshot, limits: Site
         layout = layout_of(record, Mark.read(record.admin_comment))
     except ValueError:
         return job
-    kinds = {snapshot.nodes[name].gpu_type for name in job.nodes}
     now = job.placement.shape if job.placement else None
-    why = forbidden(limits, record, layout, job.shapes, kinds)
+    why = forbidden(limits, record, layout, job.shapes, where.kinds(job.nodes))
     if not why:
         return job
     against = next(iter(why.values()))
@@ -348,61 +339,10 @@ def _time_left(record: JobRecord, snapshot: Snapshot) -> float | None:
     return max(0.0, min(ends) - snapshot.taken) if ends else None
 
 
-def _shapes(mark: Mark, layout: Layout, nodes: list[NodeRecord]) -> tuple[Shape, ...]:
-    """What an allocation on one type of GPU can promise; a job is never spread over two types."""
-    types: dict[str, list[int]] = {}
-    for node in nodes:
-        types.setdefault(node.gpu_type, []).append(node.gpus)
-    shapes: dict[Shape, None] = {}
-    for _, counts in sorted(types.items()):
-        found = realisable(mark.sizes, counts, per_node_fixed=layout.per_node_fixed)
-        whole = set(counts) if layout.whole_nodes else set()
-        shapes |= {
-            shape: None
-            for shape in found
-            if layout.suits(shape)
-            and (shape.nodes == 1 or not whole or whole == {shape.gpus_per_node})
-        }
-    return tuple(sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes)))
-
-
-def _allowed(record: JobRecord, snapshot: Snapshot, gpu_type: str) -> frozenset[str]:
-    features = _features(record.features)
-    if features is None:
+def _allowed(record: JobRecord, where: Whereabouts, gpu_type: str) -> frozenset[str]:
+    if features_of(record.features) is None:
         raise ValueError(f"its constraint '{record.features[:60]}' is more than names with & or |")
-    nodes = _nodes_for(record, snapshot, gpu_type, features=features)
+    nodes = where.nodes(record, gpu_type)
     if not nodes:
         raise ValueError(NO_NODE)
     return nodes
-
-
-def _nodes_for(
-    record: JobRecord,
-    snapshot: Snapshot,
-    gpu_type: str,
-    *,
-    features: tuple[frozenset[str], ...] | None,
-) -> frozenset[str]:
-    """GPU nodes by partition, type, exclusion and features: any one of the sets; None asks none."""
-    partitions = set(record.partition.split(","))
-    excluded = frozenset(expand(record.excluded_nodes))
-    return frozenset(
-        node.name
-        for node in snapshot.nodes.values()
-        if node.gpus
-        and node.partitions & partitions
-        and gpu_type in ("", node.gpu_type)
-        and node.name not in excluded
-        and (not features or any(one <= node.features for one in features))
-    )
-
-
-def _features(text: str) -> tuple[frozenset[str], ...] | None:
-    """`a&b` -> one set, `a|b` -> two of one; () for none; None for Slurm's richer expressions."""
-    if not text:
-        return ()
-    names = re.split(r"[&,|]", text)
-    mixed = "|" in text and ("&" in text or "," in text)
-    if mixed or not all(_FEATURE.fullmatch(name) for name in names):
-        return None
-    return tuple(frozenset({name}) for name in names) if "|" in text else (frozenset(names),)

@@ -45,31 +45,43 @@ def forbidden(
     kinds: Iterable[str],
 ) -> dict[Shape, str]:
     """The shapes that a limit on one job forbids on each of these types of GPU; it in words."""
-    rules = list(_of_a_job(limits, record)) if limits.enforced else []
-    takes = [_takes(record, layout, kind) for kind in kinds]
-    found = {}
-    for shape in shapes:
-        against = _no_partition(limits, record, shape) if takes else ""
-        found[shape] = against or _against(rules, takes, shape)
+    types = list(kinds)
+    if not types:
+        return {}
+    rules = [rule for rule in _of_a_job(limits, record) if rule[1]] if limits.enforced else []
+    takes = [_takes(record, layout, kind) for kind in types] if rules else []
+    spans = _spans(limits, record)
+    found = {
+        shape: _no_partition(spans, shape) or _against(rules, takes, shape) for shape in shapes
+    }
     return {shape: words for shape, words in found.items() if words}
 
 
-def _no_partition(limits: SiteLimits, record: JobRecord, shape: Shape) -> str:
-    """Why none of its partitions takes that many nodes."""
-    names = [name for name in record.partition.split(",") if name in limits.partitions]
+def _spans(limits: SiteLimits, record: JobRecord) -> list[tuple[str, int, int | None]]:
+    """Its partitions, with the fewest and most nodes that each gives a job; None: any number."""
     flags = limits.qos[record.qos].flags if record.qos in limits.qos else frozenset[str]()
-    for name in names:
-        one = limits.partitions[name]
-        most = None if "PartitionMaxNodes" in flags else one.most_nodes
-        least = 0 if "PartitionMinNodes" in flags else one.least_nodes
-        if (most is None or shape.nodes <= most) and shape.nodes >= least:
-            return ""  # one of its partitions is enough
-    if not names:
+    return [
+        (
+            one.name,
+            0 if "PartitionMinNodes" in flags else one.least_nodes,
+            None if "PartitionMaxNodes" in flags else one.most_nodes,
+        )
+        for name in record.partition.split(",")
+        if (one := limits.partitions.get(name)) is not None
+    ]
+
+
+def _no_partition(spans: Sequence[tuple[str, int, int | None]], shape: Shape) -> str:
+    """Why none of its partitions takes that many nodes; one of them is enough."""
+    for _, least, most in spans:
+        if least <= shape.nodes and (most is None or shape.nodes <= most):
+            return ""
+    if not spans:
         return ""
-    one = limits.partitions[names[0]]
-    if one.most_nodes is not None and shape.nodes > one.most_nodes:
-        return f"partition {one.name} allows {_some(one.most_nodes, NODES)} a job"
-    return f"partition {one.name} asks for at least {_some(one.least_nodes, NODES)} a job"
+    name, least, most = spans[0]
+    if most is not None and shape.nodes > most:
+        return f"partition {name} allows {_some(most, NODES)} a job"
+    return f"partition {name} asks for at least {_some(least, NODES)} a job"
 
 
 def _against(rules: Sequence[_OfAJob], takes: Iterable[Mapping[str, Take]], shape: Shape) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ones.slurm_ext.limits import Partition
 from ones.slurm_ext.reserved import Open
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
+from ones.slurm_ext.whereabouts import Whereabouts
 
 STARTS_NOTHING = frozenset({"DOWN", "INACTIVE"})  # DRAIN takes no new jobs, and starts those it has
 
@@ -17,7 +18,7 @@ STARTS_NOTHING = frozenset({"DOWN", "INACTIVE"})  # DRAIN takes no new jobs, and
 def opened_to(
     job: JobRecord,
     nodes: frozenset[str],
-    snapshot: Snapshot,
+    where: Whereabouts,
     partitions: Mapping[str, Partition],
 ) -> Open:
     """Of these nodes, which are of any partition of the job's, those among which it may start.
@@ -27,20 +28,16 @@ def opened_to(
     """
     names = [name for name in job.partition.split(",") if name]
     shut = {name: why for name in names if (why := _shut(job, name, partitions.get(name)))}
-    there = [
-        frozenset(node for node in nodes if name in snapshot.nodes[node].partitions)
-        for name in names
-        if name not in shut
-    ]
+    there = [where.part(nodes, name) for name in names if name not in shut]
     if not there:
         return Open(nodes=frozenset(), closed="; ".join(shut.values()))
-    together = frozenset[str]().union(*there)
+    together = there[0] if len(there) == 1 else frozenset[str]().union(*there)
     here = frozenset(job.gpus_on)
     if here:
         return Open(nodes=next((one for one in there if here <= one), together))
     if together in there:
         return Open(nodes=together)
-    return Open(nodes=next((one for one in there if _vacant(one, snapshot)), there[0]))
+    return Open(nodes=next((one for one in there if _vacant(one, where.snapshot)), there[0]))
 
 
 def _shut(job: JobRecord, name: str, partition: Partition | None) -> str:

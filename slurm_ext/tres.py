@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
+REMEMBERED = 128  # characters of a resource string that is kept in memory
 _IN_PARENTHESES = re.compile(r"\([^()]*\)")  # without `(`, or the work would grow with its square
 _GPU = re.compile(r"(?:gres[/:])?gpu(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
 _SHARD = re.compile(r"(?:gres[/:])?shard(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
@@ -42,6 +44,16 @@ def shared_gpus(text: str) -> tuple[int, ...]:
 
 
 def _by_type(text: str, pattern: re.Pattern[str]) -> dict[str, int]:
+    return dict(_short(text, pattern)) if len(text) <= REMEMBERED else _counted(text, pattern)
+
+
+@lru_cache(maxsize=16384)
+def _short(text: str, pattern: re.Pattern[str]) -> tuple[tuple[str, int], ...]:
+    """Most jobs of a cluster ask in the same words, in every round."""
+    return tuple(_counted(text, pattern).items())
+
+
+def _counted(text: str, pattern: re.Pattern[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for match in _items(text, pattern):
         count = int(match["count"] or 1)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from ones.daemon.onesd.books.books import Books
-from ones.daemon.onesd.books.starts import without_refused
+from ones.daemon.onesd.books.jobs import Past
+from ones.daemon.onesd.books.reports import Kept
+from ones.daemon.onesd.books.starts import Refusal, without_refused
 from ones.daemon.onesd.moves.live import LiveMover
 from ones.policies.model import Job, JobId
 from ones.slurm_ext.live_moves import LiveMove
@@ -19,10 +21,26 @@ from ones.slurm_ext.snapshot import JobRecord, Snapshot
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What the books have of all jobs: asked for at once, and not for each."""
+
+    pasts: Mapping[int, Past]
+    reports: Mapping[int, Kept]
+    barred: Mapping[int, list[Refusal]]
+    refusals: Mapping[tuple[int, int], str]
+
+    def refused(self, record: JobRecord) -> str:
+        """Why this run of a job is left alone: it was asked for a checkpoint and gave none."""
+        refusal = self.refusals.get((record.id, record.restarts), "")
+        return f"not resizable in this run; {refusal}" if refusal else ""
+
+
 class Histories:
     """Completes jobs with their past, and with what stands in the way of moving them."""
 
     def __init__(self, books: Books, live: LiveMover) -> None:
+        self._store = books.store
         self._records = books.jobs
         self._learning = books.reports
         self._journal = books.journal
@@ -39,23 +57,32 @@ class Histories:
     ) -> tuple[tuple[Job, ...], dict[int, str]]:
         """The jobs with their past; and those whose own records make no sense, with why not."""
         moving = {move.job: move for move in moves}
+        jobs = list(jobs)
+        records = [snapshot.jobs[int(job.id)] for job in jobs]
+        known = _Known(
+            pasts=self._records.pasts(records, now=now),
+            reports=self._learning.kept(),
+            barred=self._starts.barred(now=now),
+            refusals=self._journal.refusals(),
+        )
         complete, spoilt = [], {}
-        for job in jobs:
-            number = int(job.id)
-            record, move = snapshot.jobs[number], moving.get(number)
-            try:
-                complete.append(self._complete(job, record, move, now=now))
-            except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as fault:
-                log.exception("job %d: what is kept of it makes no sense", number)
-                spoilt[number] = f"what is kept of it makes no sense: {fault}"
+        # What is heard of live jobs is written down on the way, all at once.
+        with self._store.transaction():
+            for job, record in zip(jobs, records, strict=True):
+                number = record.id
+                try:
+                    complete.append(self._complete(job, record, moving.get(number), known))
+                except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as fault:
+                    log.exception("job %d: what is kept of it makes no sense", number)
+                    spoilt[number] = f"what is kept of it makes no sense: {fault}"
         return tuple(complete), spoilt
 
     def _complete(
-        self, job: Job, record: JobRecord, move: MoveRecord | LiveMove | None, *, now: float
+        self, job: Job, record: JobRecord, move: MoveRecord | LiveMove | None, known: _Known
     ) -> Job:
         least = min((shape.gpus for shape in job.shapes), default=job.sizes.least)
-        batch, batches = self._learning.batches(record, least=least)
-        past = self._records.past(record, now=now)
+        batch, batches = self._learning.batches(record, least=least, kept=known.reports)
+        past = known.pasts[record.id]
         placement, fixed, keeps = job.placement, job.fixed, None
         if move is not None:
             # Where it is going is as good as taken, so that nothing else is planned there.
@@ -71,12 +98,12 @@ class Histories:
                 job = replace(job, nodes=job.nodes.union(placement.nodes))
             elif silent := self._live.silent(record):
                 fixed = silent
-            elif not self._learning.ready(record):
+            elif not self._learning.ready(record, known.reports):
                 fixed = "it has not yet said that it can save a checkpoint"
         if move is None and not fixed and (placement or job.startable):
-            refusals = self._starts.of(record.id, now=now)
+            refusals = known.barred.get(record.id, [])
             if keeps is not None:  # where it may grow it finds out without being stopped
-                refusals = tuple(one for one in refusals if one.what == "size")
+                refusals = [one for one in refusals if one.what == "size"]
             job, fixed = without_refused(job, refusals)
         return replace(
             job,
@@ -87,10 +114,5 @@ class Histories:
             batches=batches,
             placement=placement,
             keeps=keeps,
-            fixed=fixed or self._refused(record),
+            fixed=fixed or known.refused(record),
         )
-
-    def _refused(self, record: JobRecord) -> str:
-        """Why this run of a job is left alone: it was asked for a checkpoint and gave none."""
-        refusal = self._journal.refusal(record.id, record.restarts)
-        return f"not resizable in this run; {refusal}" if refusal else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from ones.daemon.onesd.steering import Steering
 from ones.daemon.wire import Report
 from ones.estimator.assess import assess
 from ones.policies.model import Job, JobId, Pairs, Problem, SharesGpus
+from ones.policies.moves import Move
 from ones.policies.pace import Ends
 from ones.policies.prospects import Prospects
 from ones.policies.registry import resizes
@@ -196,20 +197,12 @@ class Rounds:
 
     def _act(self, decided: Answer, verdicts: list[str], seen: Seen) -> tuple[Decision, ...]:
         jobs = {job.id: job for job in decided.problem.jobs}
-        decisions = []
-        for move, verdict in zip(decided.moves, verdicts, strict=True):
-            word = verdict
-            if not word:
-                try:
-                    # What was begun just now may stand in its way.
-                    wait = self._moves.obstacle(move, jobs, seen.snapshot)
-                    word = f"waits: {wait}" if wait else "begun"
-                    if not wait:
-                        self._moves.begin(move, jobs, seen.snapshot)
-                except ValueError as fault:
-                    log.error("job %d: a %s can't be begun: %s", move.job, move.kind, fault)
-                    word = f"refused: {fault}"
-            decisions.append(Decision.of(move, jobs[move.job], word))
+        # All that is begun is in the journal, and on disk, before any of it touches Slurm.
+        with self._books.store.transaction():
+            decisions = [
+                Decision.of(move, jobs[move.job], verdict or self._begin(move, jobs, seen))
+                for move, verdict in zip(decided.moves, verdicts, strict=True)
+            ]
         for refused in decided.refused:
             if refused.move.job in jobs:
                 job, why = jobs[refused.move.job], f"refused: {refused.reason}"
@@ -227,6 +220,18 @@ class Rounds:
         if any(decision.verdict == "begun" for decision in decisions):
             self._begun()
         return tuple(decisions)
+
+    def _begin(self, move: Move, jobs: Mapping[JobId, Job], seen: Seen) -> str:
+        """What became of a move that may be begun."""
+        try:
+            # What was begun just now may stand in its way.
+            if wait := self._moves.obstacle(move, jobs, seen.snapshot):
+                return f"waits: {wait}"
+            self._moves.begin(move, jobs, seen.snapshot)
+        except ValueError as fault:
+            log.error("job %d: a %s can't be begun: %s", move.job, move.kind, fault)
+            return f"refused: {fault}"
+        return "begun"
 
     def _tell(self, decisions: Sequence[Decision], jobs: Sequence[Job], seen: Seen) -> None:
         """In the jobs' comments, where the site wants that."""

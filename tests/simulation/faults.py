@@ -179,6 +179,10 @@ class FaultyStore(Store):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        if self._inside:
+            with super().transaction():
+                yield
+            return
         self._before()
         self._inside = True
         try:

@@ -250,3 +250,68 @@ def test_json_and_columns_say_the_same_of_a_job() -> None:
         admin_comment=job.admin_comment,
     ) | {"tres-per-job": "gres/gpu:4", "tres-per-node": "N/A"}
     assert record_of(row) == job_record(as_json(job)) == job
+
+
+class TestWhatHasNotChanged:
+    def reader(self, **changes: str) -> tuple[Answers, CommandReader, list[float]]:
+        """Two jobs, of which one runs, and the clock."""
+        runs = a_record(3, state="RUNNING", held=False, nodes="n1", gpus_on={"n1": 2})
+        row = a_row(JobID="3", State="RUNNING", NodeList="n1", admin_comment=runs.admin_comment)
+        answers = Answers([a_row(JobID="2"), row | changes], [as_json(runs)])
+        now = [1000.0]
+        return answers, CommandReader(answers, clock=lambda: now[0]), now
+
+    def details(self, answers: Answers) -> int:
+        """How often a job's JSON was asked for."""
+        return sum(command[-1].startswith("--jobs=") for command in answers.asked)
+
+    def test_is_the_same_record_and_not_asked_for_again(self) -> None:
+        answers, reader, _ = self.reader()
+        first, second = reader.snapshot(), reader.snapshot()
+        assert first.jobs[3].gpus_on == {"n1": 2}
+        assert all(second.jobs[job] is first.jobs[job] for job in (2, 3))
+        assert self.details(answers) == 1
+
+    def test_a_job_of_other_columns_is_read_anew(self) -> None:
+        answers, reader, _ = self.reader()
+        reader.snapshot()
+        moved = a_record(3, state="RUNNING", held=False, nodes="n2", gpus_on={"n2": 1})
+        answers.rows[1] |= {"NodeList": "n2"}
+        answers.jobs = [as_json(moved)]
+        answers.rows[0] |= {"Reason": "Priority"}
+        second = reader.snapshot()
+        assert second.jobs[3].gpus_on == {"n2": 1}
+        assert second.jobs[2].reason == "Priority"
+
+    def test_details_are_read_again_after_a_while(self) -> None:
+        answers, reader, now = self.reader()
+        reader.snapshot()
+        now[0] += command_reader.DETAILS_LIFETIME
+        reader.snapshot()
+        assert self.details(answers) == 2
+
+    @pytest.mark.parametrize(
+        "changes", [{"State": "COMPLETING"}, {"NodeList": "n2"}, {"RestartCnt": "1"}]
+    )
+    def test_a_job_that_changes_between_two_answers_is_asked_for_again(
+        self, changes: dict[str, str]
+    ) -> None:
+        answers, reader, _ = self.reader(**changes)
+        reader.snapshot()
+        reader.snapshot()
+        assert self.details(answers) == 2
+
+    def test_many_at_once_are_asked_for_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(command_reader, "MOST_DETAILS", 2)
+        several = [a_record(number, state="RUNNING", held=False, nodes="n1") for number in range(5)]
+        answers = Answers([], [as_json(job) for job in several])
+        found = command_reader.read_jobs(answers, range(5))
+        assert [job["job_id"] for job in found] == [0, 1, 2, 3, 4]
+        asked = [command[-1] for command in answers.asked]
+        assert asked == ["--jobs=0,1", "--jobs=2,3", "--jobs=4"]
+
+    def test_a_job_that_is_gone_is_not_remembered(self) -> None:
+        answers, reader, _ = self.reader()
+        reader.snapshot()
+        answers.rows.clear()
+        assert not reader.snapshot().jobs

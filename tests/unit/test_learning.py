@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -249,7 +250,7 @@ def test_a_job_whose_terms_leave_it_no_batch_at_its_sizes_keeps_its_own(world: W
     world.take()
     assert world.learning.batches(JOB, least=4) == (64, None)
     assert "4 GPUs" in world.learning.contradictions[JobId(7)]
-    world.learning.end(replace(JOB, state="CANCELLED"), 9.0)
+    world.learning.end(replace(JOB, state="CANCELLED"), 9.0)()
     assert world.learning.contradictions == {}
 
 
@@ -269,13 +270,38 @@ def test_a_kept_report_that_cant_be_read_stops_nothing(world: World) -> None:
     assert world.learning.progress() == {}
     assert world.learning.report(JOB) is None
     assert world.learning.batches(JOB) == (None, None)
-    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)
+    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)()
     assert world.rows("finished") == []
 
 
 def test_a_finished_job_teaches_its_familys_length_once(world: World) -> None:
     world.tell(REPORT)
     world.take()
-    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)
+    world.learning.end(replace(JOB, state="COMPLETED"), 9.0)()
     for each in (world.learning, world.after_a_restart()):
         assert list(each.experience().of_family("alice/train").lengths) == [640.0]
+
+
+def test_a_batch_of_reports_that_cannot_be_written_is_written_later_but_for_the_one_at_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = {number: replace(JOB, id=number) for number in (7, 8, 9)}
+    node = NodeRecord(name="n1", states=frozenset({"MIXED"}), gpu_type="v100", gpus=8)
+    snapshot = Snapshot(taken=0.0, jobs=jobs, nodes={"n1": node}, switches={})
+    for number in jobs:
+        world.tell(msgspec.structs.replace(REPORT, job=number))
+    keep = Learning._keep
+
+    def fails_once(self: Learning, record: JobRecord, *rest: Any, **more: Any) -> Any:
+        if record.id == 8:
+            raise sqlite3.OperationalError("database or disk is full")
+        return keep(self, record, *rest, **more)
+
+    monkeypatch.setattr(Learning, "_keep", fails_once)
+    with pytest.raises(sqlite3.OperationalError):
+        world.learning.take(snapshot)
+    assert world.rows("reports") == []
+    assert not world.learning.experience().of_job(JobId(7)).points
+    world.learning.take(snapshot)
+    assert [row["job"] for row in world.rows("reports")] == [7, 9]
+    assert world.learning.experience().of_job(JobId(7)).points

@@ -14,6 +14,7 @@ from ones.slurm_ext.limits_reading import Faults, partitions_in
 from ones.slurm_ext.partitioned import opened_to
 from ones.slurm_ext.simulated.settings import PartitionSpec
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.whereabouts import Whereabouts
 
 PARTITIONS = {"n1": "a", "n2": "a b", "n3": "b", "n4": "b"}
 ALL = frozenset(PARTITIONS)
@@ -36,7 +37,7 @@ def a_snapshot(used: dict[str, int] | None = None, also: str = "") -> Snapshot:
 
 def opened(job: JobRecord, *partitions: Partition, **more: Any) -> str:
     known = {each.name: each for each in partitions}
-    found = opened_to(job, ALL, a_snapshot(**more), known)
+    found = opened_to(job, ALL, Whereabouts(a_snapshot(**more)), known)
     return found.closed or " ".join(sorted(found.nodes))
 
 

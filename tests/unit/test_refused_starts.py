@@ -134,10 +134,10 @@ def test_each_refusal_bars_for_twice_as_long_up_to_an_hour() -> None:
     now = 1000.0
     for _ in range(9):
         book.failed(7, on(n1=4), "Dependency", now=now)
-        (refusal,) = book.of(7, now=now)
+        (refusal,) = book.barred(now=now).get(7, ())
         spans.append(refusal.until - now)
         now = refusal.until + 15
-        assert book.of(7, now=now) == ()
+        assert book.barred(now=now).get(7, ()) == ()
     assert spans == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
 
 
@@ -152,11 +152,11 @@ def test_what_a_rule_forbids_is_tried_again_when_a_job_that_counts_has_ended() -
     own, other = a_record(8, **runs), a_record(9, user="bob", **runs)
     book.take(a_snapshot(mine, own, other), now=990.0)
     book.failed(7, on(n1=4), "QOSMaxGRESPerUser", now=1000.0)
-    assert book.of(7, now=1000.0 + 3000.0) != ()
+    assert book.barred(now=1000.0 + 3000.0).get(7, ()) != ()
     book.take(a_snapshot(mine, own), now=1300.0)
-    assert book.of(7, now=1300.0) != (), "bob's jobs do not count"
+    assert book.barred(now=1300.0).get(7, ()) != (), "bob's jobs do not count"
     book.take(a_snapshot(mine), now=1400.0)
-    assert book.of(7, now=1400.0) == ()
+    assert book.barred(now=1400.0).get(7, ()) == ()
 
 
 def test_what_a_rule_forbids_rests_for_a_while_whatever_changes() -> None:
@@ -165,7 +165,7 @@ def test_what_a_rule_forbids_rests_for_a_while_whatever_changes() -> None:
     book.take(a_snapshot(a_record(7), runs), now=990.0)
     book.failed(7, on(n1=4), "AssocGrpGRES", now=1000.0)
     book.take(a_snapshot(a_record(7)), now=1001.0)
-    assert [one.until for one in book.of(7, now=1002.0)] == [1060.0]
+    assert [one.until for one in book.barred(now=1002.0).get(7, ())] == [1060.0]
 
 
 def test_what_a_rule_forbids_is_tried_again_when_the_rules_are_others() -> None:
@@ -173,23 +173,23 @@ def test_what_a_rule_forbids_is_tried_again_when_the_rules_are_others() -> None:
     book.failed(7, on(n1=4), "Licenses", now=1000.0)
     book.failed(8, on(n1=4), "Resources", now=1000.0)
     book.limits_changed(now=1010.0)
-    assert book.of(7, now=1010.0) == ()
-    assert [one.what for one in book.of(8, now=1010.0)] == ["node"]
+    assert book.barred(now=1010.0).get(7, ()) == ()
+    assert [one.what for one in book.barred(now=1010.0).get(8, ())] == ["node"]
 
 
 def test_a_job_that_was_stopped_for_a_size_goes_back_to_what_it_ran_with() -> None:
     book = FailedStarts(Store(":memory:"))
     job = a_job(7, "1-8", nodes=a_cluster(2, 4))
     book.failed(7, on(n1=4, n2=2), "QOSMaxGRESPerUser", now=1000.0, ran=2)
-    less, note = without_refused(job, book.of(7, now=1001.0))
+    less, note = without_refused(job, book.barred(now=1001.0).get(7, ()))
     assert ({shape.gpus for shape in less.shapes}, less.startable, note) == ({2}, True, "")
     ran = a_record(7, state="RUNNING", gpus_on={"n1": 2}, nodes="n1")
     book.take(a_snapshot(ran), now=1010.0)
     running = a_job(7, "1-8", nodes=a_cluster(2, 4), placement=on(n1=2))
-    less, _ = without_refused(running, book.of(7, now=1010.0))
+    less, _ = without_refused(running, book.barred(now=1010.0).get(7, ()))
     assert max(shape.gpus for shape in less.shapes) == 4, "6 were refused"
     book.failed(7, on(n1=2), "QOSMaxGRESPerUser", now=1020.0)
-    less, _ = without_refused(job, book.of(7, now=1020.0))
+    less, _ = without_refused(job, book.barred(now=1020.0).get(7, ()))
     assert {shape.gpus for shape in less.shapes} == {1}
 
 
@@ -219,7 +219,7 @@ def test_who_was_refused_on_two_nodes_waits_before_he_tries_a_third() -> None:
     book = FailedStarts(Store(":memory:"))
     book.failed(7, on(n1=4), "ReqNodeNotAvail", now=1000.0)
     book.failed(7, on(n2=4), "ReqNodeNotAvail", now=1010.0)
-    barred = {(one.what, one.node): one.until for one in book.of(7, now=1015.0)}
+    barred = {(one.what, one.node): one.until for one in book.barred(now=1015.0).get(7, ())}
     assert barred == {("node", "n1"): 1060.0, ("node", "n2"): 1250.0, ("job", ""): 1070.0}
 
 
@@ -227,13 +227,13 @@ def test_a_limit_on_sizes_is_found_by_halves() -> None:
     book = FailedStarts(Store(":memory:"))
     for many, least in ((16, 16), (15, 8), (7, 4), (3, 2)):
         book.failed(7, on(n1=many), "QOSMaxGRESPerUser", now=1000.0)
-        assert book.of(7, now=1000.0)[0].gpus == least
+        assert book.barred(now=1000.0).get(7, ())[0].gpus == least
 
 
 def test_a_clock_set_back_bars_nothing_for_longer_than_an_hour() -> None:
     book = FailedStarts(Store(":memory:"))
     book.failed(7, on(n1=4), "Resources", now=90_000.0)
-    assert book.of(7, now=1000.0) == ()
+    assert book.barred(now=1000.0).get(7, ()) == ()
 
 
 def test_what_was_refused_is_taken_from_the_job_and_the_rest_left() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from random import Random
+from typing import Any
 
+import pytest
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
 
 from ones.policies.model import Job, JobId, Node, Problem
 from ones.policies.reserve import reserve
-from ones.policies.rigid import PlainJob, Rigid, step
+from ones.policies.rigid import PlainJob, Rigid, place_of, step
 
 NODES = a_cluster(2, 4)
 NAMES = frozenset(node.name for node in NODES)
@@ -167,3 +170,41 @@ class TestRoom:
     def test_nobody_is_given_more_than_there_is(self) -> None:
         waits = [plain(id_, 4, priority=id_) for id_ in range(2, 9)]
         assert room(at(0.0), *waits, owed={one.id for one in waits}) == [4, 4]
+
+
+class TestWhatElasticJobsKeep:
+    @pytest.mark.parametrize("seed", range(40))
+    def test_plain_jobs_get_what_is_beyond_those_ahead_of_them(self, seed: int) -> None:
+        """However many there are: each elastic job is asked in turn what it keeps."""
+        rng = Random(seed)
+        nodes = a_cluster(4, 4)
+        halves = [frozenset({"n1", "n2"}), frozenset({"n3", "n4"}), frozenset({"n1", "n4"})]
+
+        def any_order() -> dict[str, Any]:
+            order = {"tier": rng.randint(0, 1), "priority": rng.randint(0, 2)}
+            return {**order, "submitted": float(rng.randint(0, 9))}
+
+        ours = [
+            replace(
+                elastic(number, rng.randint(1, 4), **any_order()),
+                nodes=rng.choice(halves),
+                placement=rng.choice([None, on(n1=2), on(n3=4)]),
+                startable=rng.random() < 0.7,
+            )
+            for number in range(1, 6)
+        ]
+        claimed = {job.id for job in ours if rng.random() < 0.3}
+        waits = plain(10, rng.randint(1, 4), nodes=rng.choice(halves), **any_order())
+        owed = {waits.id} if rng.random() < 0.3 else set()
+
+        def kept(job: Job) -> int:
+            held = 0 if job.placement is None else min(job.requested, job.placement.gpus)
+            if owed:
+                return held if job.id in claimed else 0
+            ahead = (held or job.startable) and place_of(job) < waits.place
+            return job.requested if job.id in claimed or ahead else held
+
+        near = sum(kept(job) for job in ours if not job.nodes.isdisjoint(waits.nodes))
+        fits = sum(4 for node in nodes if node.name in waits.nodes) - near >= waits.gpus
+        found = reserve(nodes, ours, [waits], owed=owed, claimed=claimed)
+        assert sum(node.taken for node in found) == (waits.gpus if fits else 0)

@@ -118,3 +118,29 @@ def test_a_damaged_database_is_named_and_left_where_it_is(tmp_path: Path) -> Non
     with pytest.raises(StoreError, match=r"ones\.1\.sqlite: its copy is damaged; move it away"):
         inherit(tmp_path / "ones.1.sqlite", tmp_path / "ones.2.sqlite")
     assert not (tmp_path / "ones.2.sqlite").exists()
+
+
+def test_a_part_that_fails_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    with store.transaction():
+        store.set_fact("first", 1)
+        with pytest.raises(RuntimeError), store.transaction():
+            store.set_fact("second", 2)
+            raise RuntimeError
+        store.set_fact("third", 3)
+    assert [Store(tmp_path / "db").fact(name) for name in ("first", "second", "third")] == [
+        1,
+        None,
+        3,
+    ]
+
+
+def test_what_is_within_a_failed_transaction_is_not_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    with pytest.raises(RuntimeError), store.transaction():
+        with store.transaction():
+            store.set_fact("inner", 1)
+        raise RuntimeError
+    assert store.fact("inner") is None
+    store.set_fact("later", 2)
+    assert Store(tmp_path / "db").fact("later") == 2

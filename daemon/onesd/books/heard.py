@@ -80,6 +80,16 @@ class Inbox:
         with self._lock:
             return dict(self._lives)
 
+    def live(self, job: int) -> Told | None:
+        """The last word of a live job's launcher."""
+        with self._lock:
+            return self._lives.get(job)
+
+    def node(self, name: str) -> tuple[float, NodeReport] | None:
+        """A node's last report, and when it came."""
+        with self._lock:
+            return self._nodes.get(name)
+
     def nodes(self) -> dict[str, tuple[float, NodeReport]]:
         with self._lock:
             return dict(self._nodes)

@@ -76,9 +76,13 @@ class HoldsBook:
 
         `met` are those that were seen for the first time.
         """
-        if self._store.fact(SINCE) is None:
-            self._begin(snapshot, moving, now=now)
-        self._forget_before(snapshot, met, now=now)
+        with self._store.transaction():
+            if self._store.fact(SINCE) is None:
+                self._begin(snapshot, moving, now=now)
+            self._forget_before(snapshot, met, now=now)
+            self._learn(snapshot, moving, now=now)
+
+    def _learn(self, snapshot: Snapshot, moving: Collection[int], *, now: float) -> None:
         holds = self.all(now=now)
         for job in snapshot.jobs.values():
             if not job.marked or job.state != "PENDING" or job.id in moving:

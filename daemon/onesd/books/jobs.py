@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from ones.daemon.onesd.books.leases import Leases
 from ones.daemon.onesd.books.reports import Learning
@@ -45,6 +46,15 @@ def is_another(record: JobRecord, row: sqlite3.Row) -> bool:
     return record.restarts == 0 and bool(record.submitted > row["submitted"] + SECOND)
 
 
+def _past(record: JobRecord, submitted: float, ended: Iterable[sqlite3.Row], now: float) -> Past:
+    running = record.state == "RUNNING"
+    until = record.started if running else now
+    executed = fsum(run["ended"] - run["started"] for run in ended if run["started"] < until)
+    if running:
+        executed += max(0.0, now - record.started)
+    return Past(submitted, executed, max(0.0, now - submitted - executed))
+
+
 class Records:
     """Keeps the tables `jobs`, `runs`, `shrinks` and `satellites`."""
 
@@ -62,7 +72,27 @@ class Records:
                 "SELECT job, user, state, restarts, submitted, ended FROM jobs WHERE ended IS NULL"
             )
         }
-        met, stale = [], []
+        taught: list[Callable[[], None]] = []
+        with self._store.transaction():
+            met, stale = self._take_jobs(snapshot, known, now, taught)
+            self._take_satellites(snapshot, stale)
+        for learn in taught:
+            learn()
+        self.refresh_runs(stale)
+        return met
+
+    def _take_jobs(
+        self,
+        snapshot: Snapshot,
+        known: dict[int, sqlite3.Row],
+        now: float,
+        taught: list[Callable[[], None]],
+    ) -> tuple[list[int], list[int]]:
+        """The jobs seen for the first time, and those of which the accounting may know more.
+
+        `taught` gets what is to be learnt from those that have ended, once that is on disk.
+        """
+        met, stale = list[int](), list[int]()
         for record in snapshot.jobs.values():
             before = known.pop(record.id, None)
             if not record.marked and (before is None or record.state in ALIVE):
@@ -83,7 +113,7 @@ class Records:
             if before is None or before["restarts"] != record.restarts:
                 stale.append(record.id)
             if record.state not in ALIVE:
-                self._end(record, record.ended or now)
+                taught.append(self._end(record, record.ended or now))
                 stale.append(record.id)
         # Slurm has forgotten these (MinJobAge) while we were away: accounting knows their end.
         for job in known:
@@ -93,9 +123,7 @@ class Records:
             self._store.write(
                 "UPDATE jobs SET state = 'UNKNOWN', ended = ? WHERE job = ?", now, job
             )
-        self._take_satellites(snapshot, stale)
-        self.refresh_runs(stale)
-        return met
+        return met, stale
 
     def met(self) -> frozenset[int]:
         """The jobs that have opted in and have not ended."""
@@ -190,10 +218,10 @@ class Records:
             self._store.put("jobs", [first])
             self._leases.meet(record.id, str(first["sizes"]))
 
-    def _end(self, record: JobRecord, at: float) -> None:
+    def _end(self, record: JobRecord, at: float) -> Callable[[], None]:
         with self._store.transaction():
             self._store.write("UPDATE jobs SET ended = ? WHERE job = ?", at, record.id)
-            self._learning.end(record, at)
+            return self._learning.end(record, at)
 
     def refresh_runs(self, jobs: Sequence[int]) -> bool:
         """Read these jobs' runs from Slurm's accounting; whether it answered.
@@ -248,20 +276,25 @@ class Records:
                 self._store.put("shrinks", earlier)
         return True
 
-    def past(self, record: JobRecord, *, now: float) -> Past:
-        """When a job was first submitted, and how its time since then went."""
-        row = self._store.row("SELECT submitted FROM jobs WHERE job = ?", record.id)
-        submitted = row["submitted"] if row else record.submitted
-        ran = self._store.row(
-            "SELECT total(ended - started) AS seconds FROM runs"
-            " WHERE job = ? AND ended IS NOT NULL AND started < ?",
-            record.id,
-            record.started if record.state == "RUNNING" else now,
-        )
-        executed = ran["seconds"] if ran else 0.0
-        if record.state == "RUNNING":
-            executed += max(0.0, now - record.started)
-        return Past(submitted, executed, max(0.0, now - submitted - executed))
+    def pasts(self, records: Iterable[JobRecord], *, now: float) -> dict[int, Past]:
+        """When each of these jobs was first submitted, and how its time since then went."""
+        alive = " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
+        rows = self._store.rows("SELECT job, submitted FROM jobs WHERE ended IS NULL")
+        submissions = {row["job"]: row["submitted"] for row in rows}
+        runs: dict[int, list[sqlite3.Row]] = {}
+        for row in self._store.rows(
+            f"SELECT job, started, ended FROM runs{alive} AND ended IS NOT NULL"
+        ):
+            runs.setdefault(row["job"], []).append(row)
+        return {
+            record.id: _past(
+                record,
+                submissions.get(record.id, record.submitted),
+                runs.get(record.id, ()),
+                now,
+            )
+            for record in records
+        }
 
     def arrivals(self, *, since: float) -> list[float]:
         rows = self._store.rows("SELECT submitted FROM jobs WHERE submitted > ?", since)

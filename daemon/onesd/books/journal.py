@@ -104,15 +104,14 @@ class Journal:
             kind.setdefault(JobId(row["job"]), []).append(row["at"])
         return History(moved, live)
 
-    def refusal(self, job: int, restarts: int) -> str:
-        """How this run of a job refused to be moved, or ''."""
-        row = self._store.row(
-            "SELECT outcome FROM moves WHERE job = ? AND restarts = ? AND outcome LIKE 'refused:%'"
-            " LIMIT 1",
-            job,
-            restarts,
+    def refusals(self) -> dict[tuple[int, int], str]:
+        """Job and restarts of each run that refused to be moved, of jobs that have not ended, and
+        how it did."""
+        rows = self._store.rows(
+            "SELECT job, restarts, outcome FROM moves WHERE outcome LIKE 'refused:%'"
+            " AND job IN (SELECT job FROM jobs WHERE ended IS NULL) ORDER BY id DESC"
         )
-        return "" if row is None else str(row["outcome"])
+        return {(row["job"], row["restarts"]): str(row["outcome"]) for row in rows}
 
     def last_outcome(self, job: int) -> str:
         """How the job's last move that is over ended, or ''."""

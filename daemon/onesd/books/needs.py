@@ -178,22 +178,24 @@ class NeedsBook:
         except SlurmError:
             usages = []
         found = {(one.job, one.ordinal): one for one in usages}
-        for row in rows:
-            usage = found.get((row["job"], row["restarts"]))
-            if usage is None and now - row["at"] < PATIENCE:
-                continue
-            self._met.discard((row["job"], row["restarts"]))
-            closed = {"job": row["job"], "restarts": row["restarts"], "state": "UNKNOWN"}
-            if usage is not None:
-                closed |= _closing(usage)
-            with self._store.transaction():
+        done = []
+        with self._store.transaction():
+            for row in rows:
+                run = row["job"], row["restarts"]
+                usage = found.get(run)
+                if usage is None and now - row["at"] < PATIENCE:
+                    continue
+                closed: dict[str, Any] = {"job": run[0], "restarts": run[1], "state": "UNKNOWN"}
+                if usage is not None:
+                    closed |= _closing(usage)
                 # Its other columns are not null, so that an insert would not do.
                 self._store.put("needs", [{**dict(row), **closed}])
-            done = self._store.row(
-                "SELECT * FROM needs WHERE job = ? AND restarts = ?", row["job"], row["restarts"]
-            )
-            if done is not None:
-                self._closed.append(_run(done))
+                done.append(run)
+        for run in done:
+            self._met.discard(run)
+            ended_run = self._store.row("SELECT * FROM needs WHERE job = ? AND restarts = ?", *run)
+            if ended_run is not None:
+                self._closed.append(_run(ended_run))
 
     def estimate(
         self, *, family: str, gpus: float | None = None, nodes: float | None = None

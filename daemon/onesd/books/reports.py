@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,6 +33,14 @@ log = logging.getLogger(__name__)
 MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
 MOST_OBSERVATIONS = 2000  # rows that are kept of one job: one for each size and batch
 MOST_GRADIENTS = 1000  # rows that are kept of one job: one for each epoch and batch
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A job's last report, of the run that had so many restarts before it."""
+
+    restarts: int
+    report: Report | None  # None: it can't be read
 
 
 def fits(told: Told, record: JobRecord | None) -> bool:
@@ -78,23 +87,50 @@ class Learning:
 
     def take(self, snapshot: Snapshot) -> None:
         """Keep the new reports that fit what Slurm says."""
-        for job, told in self._inbox.reports().items():
-            at = told.received.at
-            if self._seen.get(job) == at:
-                continue
-            self._seen[job] = at
-            record = snapshot.jobs.get(job)
-            report = told.received.message
-            if not isinstance(report, Report):
-                continue
-            if record is None or not fits(told, record):
-                self._metrics.reports_refused.inc()
-                # Slurm may list the run a moment later than its first report: look again then.
+        taught: list[Callable[[], None]] = []
+        kept: list[int] = []
+        together = beside(snapshot.jobs)
+        try:
+            # All at once: to wait for the disk after each would take longer than all the rest.
+            with self._store.transaction():
+                for job, told in self._inbox.reports().items():
+                    at = told.received.at
+                    if self._seen.get(job) == at:
+                        continue
+                    self._seen[job] = at
+                    record = snapshot.jobs.get(job)
+                    report = told.received.message
+                    if not isinstance(report, Report):
+                        continue
+                    if record is None or not fits(told, record):
+                        self._metrics.reports_refused.inc()
+                        # Slurm may list the run a moment later than its first report: look again
+                        # then.
+                        del self._seen[job]
+                        continue
+                    taught += self._keep(record, report, at, snapshot, together=together)
+                    kept.append(job)
+        except BaseException:
+            for job in kept:  # none of it is on disk; only the one at fault is not tried again
                 del self._seen[job]
-                continue
-            self._keep(record, report, at, snapshot)
+            raise
+        # Only what is on disk is in memory, too.
+        for learn in taught:
+            learn()
 
-    def _keep(self, record: JobRecord, report: Report, at: float, snapshot: Snapshot) -> None:
+    def _keep(
+        self,
+        record: JobRecord,
+        report: Report,
+        at: float,
+        snapshot: Snapshot,
+        *,
+        together: Collection[int],
+    ) -> list[Callable[[], None]]:
+        """Write a report down; what there is to learn from it, once it is on disk.
+
+        `together` are the jobs that share a GPU with another.
+        """
         before = self.report(record)
         held = sum(record.held_on.values())
         nodes = [snapshot.nodes.get(node) for node in record.held_on]
@@ -102,7 +138,7 @@ class Learning:
         # A size that Slurm did not give is not believed; mixed types teach nothing of either, nor
         # does a node that Slurm has just forgotten.
         believed = report.gpus == held and len(types) == 1 and None not in nodes
-        teaches = believed and not self._beside_others(record, snapshot)
+        teaches = believed and not self._beside_others(record, together)
         observation = _observation(record, report, types.pop()) if teaches else None
         gradient = _gradient(record, report) if believed else None
         cost = None
@@ -121,13 +157,14 @@ class Learning:
             if gradient is not None:
                 self._store.put("gradients", [{"at": at, **asdict(gradient)}])
                 self._keep_latest("gradients", record.id, MOST_GRADIENTS)
-        # Only what is on disk is in memory, too.
+        taught: list[Callable[[], None]] = []
         if observation is not None:
-            self._experience.observe(observation)
+            taught.append(partial(self._experience.observe, observation))
         if gradient is not None:
-            self._experience.gradient(gradient)
+            taught.append(partial(self._experience.gradient, gradient))
         if cost is not None:
-            self._experience.restart(cost)
+            taught.append(partial(self._experience.restart, cost))
+        return taught
 
     def _keep_latest(self, table: str, job: int, most: int) -> None:
         """Drop what a job told before its latest rows: it may tell as much as it likes."""
@@ -138,9 +175,9 @@ class Learning:
             most - 1,
         )
 
-    def _beside_others(self, record: JobRecord, snapshot: Snapshot) -> bool:
+    def _beside_others(self, record: JobRecord, together: Collection[int]) -> bool:
         """Whether a report's speed is, or may be in part, that of a job beside another."""
-        crowded = record.id in beside(snapshot.jobs)
+        crowded = record.id in together
         before = record.id in self._crowded
         (self._crowded.add if crowded else self._crowded.discard)(record.id)
         return crowded or before
@@ -205,17 +242,32 @@ class Learning:
         )
         self._experience.restart(cost)
 
-    def ready(self, record: JobRecord) -> bool:
-        """Whether the job has said in this run that it is there and saves when asked."""
-        report = self.report(record)
+    def ready(self, record: JobRecord, kept: Mapping[int, Kept] | None = None) -> bool:
+        """Whether the job has said in this run that it is there and saves when asked.
+
+        `kept` are all jobs' last reports, where they were asked for already.
+        """
+        report = self.report(record, kept)
         return report is not None and report.checkpoints
 
-    def report(self, record: JobRecord) -> Report | None:
+    def report(self, record: JobRecord, kept: Mapping[int, Kept] | None = None) -> Report | None:
         """The last report of the job's present run."""
-        row = self._store.row(
-            "SELECT report FROM reports WHERE job = ? AND restarts = ?", record.id, record.restarts
+        last = self._last(record.id, kept)
+        return last.report if last is not None and last.restarts == record.restarts else None
+
+    def kept(self) -> dict[int, Kept]:
+        """The last report of each job that has not ended."""
+        rows = self._store.rows(
+            "SELECT job, restarts, report FROM reports"
+            " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
         )
-        return None if row is None else _decoded(row)
+        return {row["job"]: Kept(row["restarts"], _decoded(row)) for row in rows}
+
+    def _last(self, job: int, kept: Mapping[int, Kept] | None) -> Kept | None:
+        if kept is not None:
+            return kept.get(job)
+        row = self._store.row("SELECT restarts, report FROM reports WHERE job = ?", job)
+        return None if row is None else Kept(row["restarts"], _decoded(row))
 
     def progress(self) -> dict[JobId, Progress]:
         """The last word of each job that has not ended, from whichever run."""
@@ -237,16 +289,21 @@ class Learning:
         }
 
     def batches(
-        self, record: JobRecord, *, least: int | None = None
+        self,
+        record: JobRecord,
+        *,
+        least: int | None = None,
+        kept: Mapping[int, Kept] | None = None,
     ) -> tuple[int | None, Batch | None]:
         """The batch a job runs with, and those it accepts where it says so and that makes sense.
 
-        `least` are the fewest GPUs that one allocation can give it; None: what its mark has.
+        `least` are the fewest GPUs that one allocation can give it; None: what its mark has. `kept`
+        are all jobs' last reports, where they were asked for already.
         A job that takes another batch while it runs is taken to have it as soon as it is leased,
         though it may have to end its epoch first: it isn't to be told twice.
         """
-        row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
-        report = None if row is None else _decoded(row)
+        last = self._last(record.id, kept)
+        report = None if last is None else last.report
         if report is None:
             return None, None
         if least is None:
@@ -306,13 +363,16 @@ class Learning:
         rows = self._store.rows(f"SELECT * FROM {table} ORDER BY at DESC LIMIT ?", MEMORY)
         return rows[::-1]
 
-    def end(self, record: JobRecord, at: float) -> None:
-        """A job has ended; a completed one teaches how long its family's jobs are."""
+    def end(self, record: JobRecord, at: float) -> Callable[[], None]:
+        """A job has ended; a completed one teaches how long its family's jobs are.
+
+        Returns what there is to learn from it, once what is written here is on disk.
+        """
         self._contradictions.pop(JobId(record.id), None)
         row = self._store.row("SELECT report FROM reports WHERE job = ?", record.id)
         report = None if row is None else _decoded(row)
         if report is None or record.state != "COMPLETED":
-            return
+            return lambda: None
         done = Finished(
             family=family_of(record.user, record.name),
             total_samples=float(report.samples),
@@ -325,7 +385,7 @@ class Learning:
             "samples": done.total_samples,
         }
         self._store.put("finished", [finished])
-        self._experience.finish(done)
+        return partial(self._experience.finish, done)
 
 
 def _observation(record: JobRecord, report: Report, gpu_type: str) -> Observation | None:

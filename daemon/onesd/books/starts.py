@@ -107,23 +107,22 @@ class FailedStarts:
                 row["what"],
             )
 
-    def of(self, job: int, *, now: float) -> tuple[Refusal, ...]:
-        """What is barred now."""
+    def barred(self, *, now: float) -> dict[int, list[Refusal]]:
+        """What is barred now, by job."""
         rows = self._store.rows(
-            "SELECT * FROM failed_starts WHERE job = ?1 AND at <= ?2 AND ?2 < until ORDER BY what",
-            job,
-            now,
+            "SELECT * FROM failed_starts WHERE at <= ?1 AND ?1 < until ORDER BY job, what", now
         )
-        return tuple(
-            Refusal(
+        found: dict[int, list[Refusal]] = {}
+        for row in rows:
+            refusal = Refusal(
                 what=row["what"].split()[0],
                 node=row["what"].removeprefix("node ") if " " in row["what"] else "",
                 gpus=row["gpus"],
                 reason=row["reason"],
                 until=row["until"],
             )
-            for row in rows
-        )
+            found.setdefault(row["job"], []).append(refusal)
+        return found
 
     def take(self, snapshot: Snapshot, *, now: float) -> None:
         """What kept a job that runs now, where it runs and as large as it runs, is over.

@@ -219,15 +219,18 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, on disk when it returns."""
+        """All or nothing, on disk when it returns; one within another when that one returns."""
         with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
+            within = self._db.in_transaction
+            self._db.execute("SAVEPOINT part" if within else "BEGIN IMMEDIATE")
             try:
                 yield
             except BaseException:
-                self._db.execute("ROLLBACK")
+                self._db.execute("ROLLBACK TO part" if within else "ROLLBACK")
+                if within:
+                    self._db.execute("RELEASE part")
                 raise
-            self._db.execute("COMMIT")
+            self._db.execute("RELEASE part" if within else "COMMIT")
 
     def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         with self._lock:

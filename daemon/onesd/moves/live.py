@@ -263,10 +263,10 @@ class LiveMover:
 
     def _told(self, record: JobRecord) -> Told | None:
         """The last word of the launcher in this run, where it is fresh."""
-        told = self._heard.lives().get(record.id)
+        told = self._heard.live(record.id)
         if told is None or not fits(told, record):
             return None
-        heard = self._heard.nodes().get(told.node)
+        heard = self._heard.node(told.node)
         patience = max(SILENCE, 3 * heard[1].interval if heard is not None else 0.0)
         return told if self._clock() - told.at <= patience else None
 

@@ -67,7 +67,7 @@ class MovesUnderWay:
 
     def obstacle(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> str:
         """Why a move can't be begun yet, or ''."""
-        if is_live(move, jobs[move.job]):
+        if move.beside is None or is_live(move, jobs[move.job]):
             return ""
         return waits_for(move, snapshot, jobs, self.restarts.open())
 
