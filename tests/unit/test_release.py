@@ -17,7 +17,6 @@ from ones.daemon.onesd.books.store import Store
 from ones.daemon.release import Heartbeat, PendingJob, absence, main, parse_squeue, read_paths
 from ones.slurm_ext.snapshot import Snapshot
 
-NOW = time.time()
 MARK = "ONES1:sizes=1-4;request=2;held=1"
 
 
@@ -178,7 +177,7 @@ def test_a_hold_of_an_earlier_run_says_nothing_of_this_one(site: Site) -> None:
 
 
 def test_a_user_who_holds_his_job_after_its_release_keeps_it_held(site: Site) -> None:
-    site.wrote_down((7, 0, NOW - 60), (8, 1, NOW - 60))
+    site.wrote_down((7, 0, time.time() - 60), (8, 1, time.time() - 60))
     site.holding(a_line(7), a_line(8, restarts=2))
     site.run()
     assert site.released == []
@@ -225,8 +224,8 @@ def the_books(site: Site) -> Store:
 
 def test_a_users_hold_of_a_job_that_onesd_was_starting_is_his(site: Site) -> None:
     holds = HoldsBook(the_books(site))
-    holds.keep(7, 0, released=True, now=NOW, pinned=True)  # it was to start
-    holds.keep(7, 0, released=False, now=NOW)  # and was about to be withdrawn
+    holds.keep(7, 0, released=True, now=time.time(), pinned=True)  # it was to start
+    holds.keep(7, 0, released=False, now=time.time())  # and was about to be withdrawn
     site.holding(a_line(7, reason="JobHeldUser", nodes="n1"))
     site.run()
     assert site.released == []
@@ -237,8 +236,8 @@ def test_a_users_hold_of_a_job_that_onesd_was_starting_is_his(site: Site) -> Non
 
 def test_a_job_that_onesd_released_onto_nodes_which_are_not_free_is_let_go(site: Site) -> None:
     holds = HoldsBook(the_books(site))
-    holds.keep(7, 0, released=True, now=NOW, pinned=True)
-    holds.keep(8, 0, released=True, now=NOW)
+    holds.keep(7, 0, released=True, now=time.time(), pinned=True)
+    holds.keep(8, 0, released=True, now=time.time())
     pinned = {"priority": 1, "nodes": "n1", "reason": "Resources"}
     site.holding(a_line(7, **pinned), a_line(8, **pinned), a_line(9, **pinned))
     assert "released job 7: released onto nodes that onesd chose" in site.run().output
@@ -249,7 +248,7 @@ def test_a_hold_of_onesds_that_came_late_is_lifted_and_a_long_forgotten_one_is_n
     site: Site,
 ) -> None:
     holds = HoldsBook(the_books(site))
-    for job, at in ((7, NOW - 60), (8, NOW - 6000)):
+    for job, at in ((7, time.time() - 60), (8, time.time() - 6000)):
         holds.keep(job, 0, released=True, now=at)
         holds.sending(job, 0, now=at)
     site.holding(a_line(7, restarts=1, reason="JobHeldAdmin"), a_line(8, reason="JobHeldAdmin"))
@@ -260,7 +259,9 @@ def test_a_hold_of_onesds_that_came_late_is_lifted_and_a_long_forgotten_one_is_n
 def test_an_administrators_hold_of_a_job_that_onesd_knows_is_his(site: Site) -> None:
     store = the_books(site)
     site.holding(a_line(7, restarts=1, reason="JobHeldAdmin"))
-    HoldsBook(store).take(Snapshot(taken=NOW, jobs={}, nodes={}, switches={}), (), now=NOW)
+    HoldsBook(store).take(
+        Snapshot(taken=time.time(), jobs={}, nodes={}, switches={}), (), now=time.time()
+    )
     site.run()
     assert site.released == [], "a hold of onesd's would be written down"
 
@@ -268,7 +269,7 @@ def test_an_administrators_hold_of_a_job_that_onesd_knows_is_his(site: Site) -> 
 def test_what_was_released_into_a_database_of_this_version_is_not_released_again(
     site: Site,
 ) -> None:
-    HoldsBook(the_books(site)).keep(7, 0, released=False, now=NOW)
+    HoldsBook(the_books(site)).keep(7, 0, released=False, now=time.time())
     site.holding(a_line(7, reason="JobHeldAdmin"))
     site.run()
     site.run()
@@ -340,7 +341,7 @@ def test_a_configuration_that_stops_onesd_does_not_stop_the_release(tmp_path: Pa
 @pytest.mark.parametrize("text", ["", "x", "ones-heartbeat 1\ntime now\nlifetime 30\nhold yes\n"])
 def test_a_broken_heartbeat_is_none(text: str) -> None:
     assert Heartbeat.parse(text) is None
-    assert absence(Heartbeat.parse(text), NOW) is not None
+    assert absence(Heartbeat.parse(text), time.time()) is not None
 
 
 def test_a_mark_with_further_keys_and_a_comment_behind_it_is_read() -> None:
