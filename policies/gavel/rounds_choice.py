@@ -151,7 +151,9 @@ def _exchange(
     holders = (
         (holder, other)
         for holder in chosen.values()
-        if holder.kind == bid.kind and free[bid.kind] + holder.one.size >= size
+        if holder is not now
+        and holder.kind == bid.kind
+        and free[bid.kind] + holder.one.size >= size
         for other in elsewhere.get(holder.one.job.id, ())
         if other.kind != bid.kind
     )

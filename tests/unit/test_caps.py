@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on
 
@@ -216,6 +216,17 @@ def problems(draw: st.DrawFn) -> Problem:
     return a_problem(jobs, nodes, caps=tuple(caps))
 
 
+def spread_beyond_its_share() -> Problem:
+    """A job that holds two nodes of a type, and is due that type on one node instead."""
+    nodes = a_cluster(4, 4, types=("v100", "k80"))
+    first, other = (
+        a_job(1, "1-8", requested=2, nodes=nodes),
+        a_job(2, "1-8", requested=2, nodes=nodes),
+    )
+    first = replace(first, placement=on(n3=1, n4=1), started=0.0)
+    return a_problem([first, other], nodes, caps=(a_cap(1, 1, gpu_type="v100", words="cap 0"),))
+
+
 PLANNERS = (
     *("fifo", "srtf", "tiresias", "sia", "ones", "liquid"),
     *("gavel:max_min_fairness_perf", "gavel:fifo"),
@@ -225,6 +236,7 @@ PLANNERS = (
 @pytest.mark.parametrize("name", PLANNERS)
 @settings(max_examples=15, deadline=None)
 @given(problem=problems())
+@example(problem=spread_beyond_its_share())
 def test_no_policy_gives_more_than_is_allowed(name: str, problem: Problem) -> None:
     found = decided(problem, name)
     assert found.fault == ""
