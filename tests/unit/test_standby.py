@@ -38,7 +38,8 @@ class Pair:
         port = free_port()
         self.addresses = [f"{host}:{port}" for host in HOSTS]
         self.configs = []
-        self.daemons: list[Daemon | None] = [None, None]
+        self.daemons: list[Daemon | None] = [None, None]  # the latest of each host
+        self._started: list[Daemon] = []
         for number, host in enumerate(HOSTS):
             own = folder / f"ctl{number + 1}"
             own.mkdir()
@@ -57,6 +58,7 @@ class Pair:
     def start(self, number: int) -> Daemon:
         config = self.configs[number]
         self.daemons[number] = daemon = Daemon(config.parent, config)
+        self._started.append(daemon)
         return daemon
 
     def role(self, number: int) -> Any:
@@ -75,10 +77,9 @@ class Pair:
         return CliRunner().invoke(main, ["--config", str(self.configs[number]), *words])
 
     def end(self) -> None:
-        for daemon in self.daemons:
-            if daemon is not None:
-                daemon.process.kill()
-                daemon.process.wait()
+        for daemon in self._started:
+            daemon.process.kill()
+            daemon.process.wait()
 
 
 @pytest.fixture
