@@ -192,7 +192,7 @@ class Journey:
     def play(self) -> None:
         """The role on hosts without ONES, and once more, when there is nothing to do."""
         site = self.site
-        site.carry(ROOT / "ansible", "/root/ansible")
+        site.carry(ROOT / "scripts" / "ansible", "/root/ansible")
         play = "cd /root/ansible && ansible-playbook --inventory hosts --limit $(hostname) site.yml"
         for host in HOSTS:
             site.write(host, "/root/ansible/hosts", INVENTORY)
