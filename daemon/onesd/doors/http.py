@@ -99,7 +99,7 @@ class Api:
         """
         doors, path = self._config.daemon, Path(self._config.socket)
         host, port = self._config.controller_address
-        app = web.Application(middlewares=[self._timed, self.failures.as_json])
+        app = web.Application(middlewares=[self.failures.as_json])
         app.add_routes(self._routes())
         if not doors.metrics:
             app.add_routes([web.get("/metrics", self._metrics)])
@@ -143,7 +143,7 @@ class Api:
         ]
 
     async def _open_metrics(self, address: str) -> None:
-        app = web.Application(middlewares=[self._timed, self.failures.as_json])
+        app = web.Application(middlewares=[self.failures.as_json])
         app.add_routes([web.get("/metrics", self._metrics)])
         listening = self._metrics_apart = Listening(app, self._connections)
         await listening.runner.setup()
@@ -270,12 +270,3 @@ class Api:
     async def _metrics(self, _: web.Request) -> web.Response:
         text = await self._scrapes.run(lambda: generate_latest(self._controller.metrics.registry))
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    @web.middleware
-    async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        transport = request.transport
-        self._connections.begin(transport)
-        try:
-            return await handler(request)
-        finally:
-            self._connections.end(transport)

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from ones.daemon.descriptors import BACKLOG
 from ones.daemon.onesd.doors.connections import Connections
+from ones.daemon.onesd.doors.failures import Handler
 from ones.daemon.strangers import quiet
 from ones.slurm_ext.errors import OnesError
 
@@ -23,6 +24,7 @@ class Listening:
     """One HTTP application on any number of sockets, whose connections count."""
 
     def __init__(self, app: web.Application, connections: Connections) -> None:
+        app.middlewares.insert(0, self._timed)
         # Bodies are taken as they come: one that unpacks to more than it is could fill the memory.
         self.runner = web.AppRunner(
             app,
@@ -77,3 +79,12 @@ class Listening:
     async def _close(self, _: web.Application) -> None:
         for server in self._servers:
             server.close()
+
+    @web.middleware
+    async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        self._connections.begin(transport)
+        try:
+            return await handler(request)
+        finally:
+            self._connections.end(transport)

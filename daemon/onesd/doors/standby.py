@@ -14,7 +14,7 @@ from ones.daemon.config import Config
 from ones.daemon.descriptors import for_visitors
 from ones.daemon.onesd.doors import connections
 from ones.daemon.onesd.doors.connections import Connections
-from ones.daemon.onesd.doors.failures import Handler, waiting
+from ones.daemon.onesd.doors.failures import waiting
 from ones.daemon.onesd.doors.listening import Listening
 from ones.daemon.onesd.metrics import Roles
 from ones.daemon.onesd.terms import Candidate
@@ -37,7 +37,7 @@ class StandbyDoors:
     async def serve(self) -> web.AppRunner:
         """Open them; the caller cleans the runner up. Raises OnesError."""
         doors = self._config.daemon
-        app = web.Application(middlewares=[self._timed])
+        app = web.Application()
         app.add_routes(
             [
                 web.get("/v1/role", self._role),
@@ -79,12 +79,3 @@ class StandbyDoors:
         record = seen.record
         said = f"standby of {record.host}; ask onesd at {record.address}"
         return waiting(said, record.address)
-
-    @web.middleware
-    async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        transport = request.transport
-        self._connections.begin(transport)
-        try:
-            return await handler(request)
-        finally:
-            self._connections.end(transport)

@@ -92,7 +92,7 @@ class Page:
 
     async def _listen(self) -> int:
         guard, files = Guard(self._config), Files()
-        middlewares = [self._timed, self._api.failures.as_json, guard.check]
+        middlewares = [self._api.failures.as_json, guard.check]
         app = web.Application(middlewares=middlewares)
         app.on_response_prepare.append(guard.sign)
         orders = self._api.orders
@@ -260,16 +260,6 @@ class Page:
         response = _json({"error": SIGN_IN})
         response.set_status(401)
         return response
-
-    @web.middleware
-    async def _timed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        assert self._connections is not None, "it is served"
-        transport = request.transport
-        self._connections.begin(transport)
-        try:
-            return await handler(request)
-        finally:
-            self._connections.end(transport)
 
 
 async def _short_body(request: web.Request) -> bytes:
