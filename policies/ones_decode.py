@@ -75,7 +75,7 @@ def decode(
     site's limits nobody gets more than the ledger has left.
     """
     room, ledger = left
-    drawing = _Drawing(problem, options, wishes, wishes.worth, room.copy(), ledger.copy())
+    drawing = _Drawing(problem, options, wishes, room.copy(), ledger.copy())
     return drawing.draw(chosen, repack=repack)
 
 
@@ -84,7 +84,6 @@ class _Drawing:
     problem: Problem
     options: Options
     wishes: Wishes
-    worth: Floats
     room: Room
     ledger: Ledger
     total: float = 0.0
@@ -116,7 +115,7 @@ class _Drawing:
         self.room.take(job.placement)
         self.ledger.add(job, job.placement)
         present = tuple(self.options.present[j])
-        self.total += float(self.worth[j, *present])
+        self.total += float(self.wishes.worth[j, *present])
         tunes = job.batches is not None and job.batches.tunes
         return job.placement, self._batch(j, present, job.placement) if tunes else job.batch
 
@@ -138,9 +137,9 @@ class _Drawing:
             return kept
         t, k, level = choice
         for smaller in range(k, 0, -1):
-            if smaller != k or not np.isfinite(self.worth[j, t, k, level]):
+            if smaller != k or not np.isfinite(self.wishes.worth[j, t, k, level]):
                 level = int(self.wishes.level[j, t, smaller])
-            if np.isfinite(self.worth[j, t, smaller, level]) and (
+            if np.isfinite(self.wishes.worth[j, t, smaller, level]) and (
                 placed := self._put(j, t, smaller, level)
             ):
                 return placed
@@ -154,7 +153,7 @@ class _Drawing:
             for gpus, t, k, level in self.wishes.of[j]:
                 if gpus <= free and (placed := self._put(j, t, k, level)):
                     return placed
-        self.total += float(self.worth[j, 0, 0, 0])
+        self.total += float(self.wishes.worth[j, 0, 0, 0])
         return None
 
     def _put(self, j: int, t: int, k: int, level: int) -> tuple[Placement, int | None] | None:
@@ -167,9 +166,9 @@ class _Drawing:
         self.ledger.add(job, placement)
         batch = self._batch(j, (t, k, level), placement)
         if placement == job.placement and batch == job.batch:
-            self.total += float(self.worth[j, *options.present[j]])
+            self.total += float(self.wishes.worth[j, *options.present[j]])
             return placement, batch
-        worth = float(self.worth[j, t, k, level])
+        worth = float(self.wishes.worth[j, t, k, level])
         moved = (t, k, level) == tuple(options.present[j])
         if moved:  # the table has it uncharged, as a job that stays
             worth *= max(0.0, 1.0 - float(options.cost[j, t, k]) / options.horizon)

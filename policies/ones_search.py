@@ -57,22 +57,34 @@ class Arena:
 
 def express(population: Population, arena: Arena) -> Ints:
     """[P, J, 3]: type, size and batch index that each candidate gives each job."""
-    options = arena.options
-    jobs, types = len(options.jobs), len(options.types)
+    return _expressed(arena.options, *_held(population, arena))
+
+
+def _held(population: Population, arena: Arena) -> tuple[Ints, Floats]:
+    """[P, J, T] the GPUs that each candidate gives each job on each type, and the samples there."""
+    jobs, types = len(arena.options.jobs), len(arena.options.types)
     rows = np.arange(len(population))[:, None]
     owned = population.owner >= 0
-    cell = (rows * jobs + population.owner) * types + arena.kind
+    cell = ((rows * jobs + population.owner) * types + arena.kind)[owned]
     shape = (len(population), jobs, types)
-    gpus = np.bincount(cell[owned], minlength=int(np.prod(shape))).reshape(shape)
-    samples = np.bincount(
-        cell[owned], weights=population.local[owned], minlength=int(np.prod(shape))
-    ).reshape(shape)
-    kind = gpus.argmax(axis=2)
-    each = np.arange(jobs)
-    at = np.arange(len(population))[:, None], each, kind
-    offered: Bools = np.logical_or.reduce(np.isfinite(options.seconds), axis=3)  # [J, T, K]
+    every = int(np.prod(shape))
+    gpus = np.bincount(cell, minlength=every)
+    samples = np.bincount(cell, weights=population.local[owned], minlength=every)
+    return gpus.reshape(shape), np.asarray(samples, dtype=np.float64).reshape(shape)
+
+
+def _offered(options: Options) -> Bools:
+    """[J, T, K] the sizes that a job can have on a type, none among them."""
+    offered: Bools = np.logical_or.reduce(np.isfinite(options.seconds), axis=3)
     offered[:, :, 0] = True
-    within: Bools = (options.sizes[None] <= gpus[at][..., None]) & offered[each, kind]
+    return offered
+
+
+def _expressed(options: Options, gpus: Ints, samples: Floats) -> Ints:
+    kind = gpus.argmax(axis=2)
+    each = np.arange(len(options.jobs))
+    at = np.arange(len(gpus))[:, None], each, kind
+    within: Bools = (options.sizes[None] <= gpus[at][..., None]) & _offered(options)[each, kind]
     size = within.shape[2] - 1 - within[..., ::-1].argmax(axis=2)
     wanted = samples[at] / np.maximum(gpus[at], 1) * np.maximum(_count(options, size), 1)
     choices = options.batch[each, kind, size]  # [P, J, L]
@@ -192,6 +204,7 @@ class _Growth:
 
     options: Options
     steps: list[tuple[Floats, Ints]]
+    offered: Bools  # [J, T, K]
     gpus: Ints  # [P, J, T] that each job has
     empty: Ints  # [P, T]
     size: Ints  # [P, J] the size index that it has by them
@@ -203,20 +216,17 @@ class _Growth:
     @classmethod
     def of(cls, population: Population, arena: Arena, steps: list[tuple[Floats, Ints]]) -> _Growth:
         options = arena.options
-        jobs, types = len(options.jobs), len(options.types)
-        rows = np.arange(len(population))[:, None]
-        owned = population.owner >= 0
-        cell = (rows * jobs + population.owner) * types + arena.kind
-        shape = (len(population), jobs, types)
-        chosen = express(population, arena)
+        gpus, samples = _held(population, arena)
+        chosen = _expressed(options, gpus, samples)
         kind, size = chosen[..., 0], chosen[..., 1]
-        each = np.arange(jobs)
+        each, types = np.arange(len(options.jobs)), len(options.types)
         target = [larger[each, :, size] for _, larger in steps]
         empty = (population.owner == NOBODY)[:, None, :] & (arena.kind == np.arange(types)[:, None])
         return cls(
             options=options,
             steps=steps,
-            gpus=np.bincount(cell[owned], minlength=int(np.prod(shape))).reshape(shape),
+            offered=_offered(options),
+            gpus=gpus,
             empty=empty.sum(axis=2),
             size=size,
             # A job grows on the type it has; one that has nothing may start on any.
@@ -254,10 +264,8 @@ class _Growth:
         self.gpus[row, j, t] += more
         self.empty[row, t] -= more
         kind = int(self.gpus[row, j].argmax())
-        offered = np.isfinite(options.seconds[j, kind]).any(axis=1)
-        offered[0] = True
-        within = np.flatnonzero((options.sizes[j] <= self.gpus[row, j, kind]) & offered)
-        size = self.size[row, j] = int(within[-1])
+        fits = (options.sizes[j] <= self.gpus[row, j, kind]) & self.offered[j, kind]
+        size = self.size[row, j] = int(np.flatnonzero(fits)[-1])
         self.mine[row, j] = (np.arange(len(options.types)) == kind) | (size == 0)
         for at, (rate, target) in enumerate(self.steps):
             larger = target[j, :, size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +89,12 @@ def find_nodes(room: Room, job: Job, gpus: int) -> Placement | None:
     spreads = (emptiest_first(room, job, gpus, kind) for kind in kinds_of(room, job))
     found = [placement for placement in spreads if placement is not None]
     return min(found, key=lambda placement: len(placement.gpus_on), default=None)
+
+
+def find_at_most(room: Room, job: Job, sizes: Sequence[int], gpus: int) -> Placement | None:
+    """Nodes for the largest of these sizes, the least first, that is no larger and finds any."""
+    options = (find_nodes(room, job, size) for size in reversed(sizes) if size <= gpus)
+    return next((found for found in options if found is not None), None)
 
 
 def emptiest_first(room: Room, job: Job, gpus: int, kind: str) -> Placement | None:

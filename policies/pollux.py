@@ -28,7 +28,7 @@ from ones.policies.peers import (
     accepted_sizes,
     batch_after_epoch,
     batch_for,
-    find_nodes,
+    find_at_most,
     look_back,
     rate,
     remember,
@@ -200,9 +200,7 @@ def _give(
         else:
             wanted.append((job, gpus))
     for job, gpus in sorted(wanted, key=lambda one: -one[1]):
-        sizes = [size for size in accepted_sizes(job) if size <= gpus]
-        found = (find_nodes(draft.room, job, size) for size in reversed(sizes))
-        placement = next((one for one in found if one is not None), None)
+        placement = find_at_most(draft.room, job, accepted_sizes(job), gpus)
         if placement is None:
             draft.idle[job.id] = "no nodes are free in a shape that it takes"
         else:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ones.policies.forecast import own_batch, type_of
 from ones.policies.model import Floats, Ints, Job, JobId, Outlook, Plan, Problem, Seconds
-from ones.policies.peers import Draft, accepted_sizes, find_nodes, size_asked_for
+from ones.policies.peers import Draft, accepted_sizes, find_at_most, size_asked_for
 from ones.policies.sc21_search import (
     NOBODY,
     Draws,
@@ -258,9 +258,7 @@ class Sc21:
             else:
                 moved.append((gpus, job))
         for gpus, job in sorted(moved, key=lambda one: -one[0]):
-            sizes = [size for size in _sizes(job) if size <= gpus]
-            options = (find_nodes(draft.room, job, size) for size in reversed(sizes))
-            placement = next((found for found in options if found is not None), None)
+            placement = find_at_most(draft.room, job, _sizes(job), gpus)
             if placement is None:
                 draft.idle[job.id] = OTHERS_GAIN_MORE
             else:

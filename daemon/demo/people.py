@@ -8,7 +8,7 @@ from random import Random
 
 from ones.daemon.demo.trainings import Training
 from ones.slurm_ext.simulated.job import Wants
-from ones.slurm_ext.simulated.settings import NodeSpec, Site
+from ones.slurm_ext.simulated.settings import NodeSpec, Site, numbered
 from ones.slurm_ext.simulated.submission import Request
 
 GPUS_PER_NODE = 4
@@ -39,19 +39,9 @@ class Arrival:
 
 def a_site(nodes: int, operator: str) -> Site:
     """So many nodes of four GPUs below leaf switches, with one more user who may steer."""
-    digits = len(str(nodes))
+    one = NodeSpec(name="n", gpus=GPUS_PER_NODE, gpu_type="a100", cpus=64, memory=512_000)
     return Site(
-        nodes=tuple(
-            NodeSpec(
-                name=f"n{number:0{digits}}",
-                gpus=GPUS_PER_NODE,
-                gpu_type="a100",
-                cpus=64,
-                memory=512_000,
-                switches=(f"leaf{(number - 1) // NODES_PER_SWITCH + 1}", "spine"),
-            )
-            for number in range(1, nodes + 1)
-        ),
+        nodes=numbered(nodes, one, below_a_leaf=NODES_PER_SWITCH),
         users=dict(USERS),
         operators=frozenset({"ones", operator}),
     )

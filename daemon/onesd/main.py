@@ -281,19 +281,15 @@ async def _beat(service: Service, stop: asyncio.Event, rounded: asyncio.Event) -
     And after each round: once onesctl tells of the first, jobs that are submitted are held.
     """
     path = Path(service.config.heartbeat)
-    while not stop.is_set():
-        rounded.clear()
+
+    def beat() -> None:
         try:
-            # In a thread: the database may be busy, and the doors wait for nobody.
-            await asyncio.to_thread(_beat_once, service, path)
+            _beat_once(service, path)
         except OSError as fault:
             log.error("heartbeat %s: %s; new jobs pass as plain jobs", path, fault.strerror)
-        except Superseded as fault:
-            log.warning("heartbeat: %s; this one waits again", fault)
-            stop.set()
-        except TermsError as fault:
-            log.warning("heartbeat %s: %s", path, fault)
-        await _sleep(heartbeat.BEAT, stop, rounded)
+
+    every = heartbeat.BEAT
+    await _forever("heartbeat", beat, lambda: every, stop, rounded, most_backoff=every)
 
 
 def _beat_once(service: Service, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LAST_JOB_ID = 0x03FF0000 - 1  # Slurm's default
 
@@ -45,6 +45,19 @@ class NodeSpec:
     shards_per_gpu: int = 0
     features: frozenset[str] = frozenset()
     switches: tuple[str, ...] = ()  # above it, leaf first
+
+
+def numbered(nodes: int, one: NodeSpec, *, below_a_leaf: int) -> tuple[NodeSpec, ...]:
+    """So many nodes like this one, with its name and a number, below leaf switches."""
+    digits = len(str(nodes))
+    return tuple(
+        replace(
+            one,
+            name=f"{one.name}{number:0{digits}}",
+            switches=(f"leaf{(number - 1) // below_a_leaf + 1}", "spine"),
+        )
+        for number in range(1, nodes + 1)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

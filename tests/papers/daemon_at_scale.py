@@ -32,7 +32,7 @@ from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.metrics import Metrics
 from ones.slurm_ext.simulated.cluster import SimulatedCluster
 from ones.slurm_ext.simulated.job import Job
-from ones.slurm_ext.simulated.settings import NodeSpec, Settings, Site
+from ones.slurm_ext.simulated.settings import NodeSpec, Settings, Site, numbered
 from ones.slurm_ext.simulated.state import Happening
 from ones.slurm_ext.simulated.world import World
 
@@ -225,19 +225,9 @@ def _is(arrival: Arrival, elastic: bool) -> bool:
 
 
 def a_site(nodes: int) -> Site:
-    digits = len(str(nodes))
+    one = NodeSpec(name="n", gpus=GPUS, gpu_type="a100", cpus=128, memory=1_024_000)
     return Site(
-        nodes=tuple(
-            NodeSpec(
-                name=f"n{number:0{digits}}",
-                gpus=GPUS,
-                gpu_type="a100",
-                cpus=128,
-                memory=1_024_000,
-                switches=(f"leaf{(number - 1) // SWITCH + 1}", "spine"),
-            )
-            for number in range(1, nodes + 1)
-        ),
+        nodes=numbered(nodes, one, below_a_leaf=SWITCH),
         users={f"user{user:03}": f"account{user % ACCOUNTS:02}" for user in range(USERS)},
     )
 

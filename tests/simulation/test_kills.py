@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from simulation.faults import Killed
 from simulation.play import Play
 from simulation.scenario import Scenario
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 LIVES = 60  # a move, and what is written beside it, passes fewer points
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Mortal(Play):

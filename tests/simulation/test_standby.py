@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -12,16 +11,11 @@ from ones.slurm_ext.simulated.cluster import SimulatedCluster
 from simulation.play import Play
 from simulation.scenario import Scenario
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 MOST = 20  # stops
 LEAST = 5  # how many there are depends on what is moved when
 SCENARIO = Scenario(seed=3, policy="ones", faults=frozenset({"standby"}), jobs=12, rounds=160)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Stopped(Play):
