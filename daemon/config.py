@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ones.daemon.credentials import AuthType
 from ones.daemon.wire import CheckpointSignal
 from ones.slurm_ext.errors import OnesError
 
@@ -198,8 +199,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     socket: str = "/run/ones/onesd.sock"  # at which onesctl asks onesd on its host
     heartbeat: str = "/run/ones/heartbeat"  # by which job_submit.lua knows that onesd is there
     checkpoint_signal: CheckpointSignal = "USR1"  # asks a job for a checkpoint
-    agent_user: str = "root"  # whose munge credentials agents report with, besides our own
-    controller_user: str = "ones"  # whose munge credentials onesd signs orders with
+    auth_type: AuthType = "auth/munge"  # what Slurm proves users by, as slurm.conf's AuthType
+    agent_user: str = "root"  # whose credentials agents report with, besides our own
+    controller_user: str = "ones"  # whose credentials onesd signs orders with
     keep_days: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "days"})] = 90.0
     """For which what has ended is remembered."""
     slurm: SlurmConfig = SlurmConfig()

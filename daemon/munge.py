@@ -1,28 +1,22 @@
-"""Munge credentials over libmunge: who sent a message on this cluster, and that it is unaltered.
-
-Every Slurm site runs munge. A credential proves, it does not hide: nothing secret travels in one.
-"""
+"""Credentials of auth/munge, over libmunge."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 
-from ones.slurm_ext.errors import OnesError
+from ones.daemon.credentials import TTL, Credential, CredentialError
 
 LIBRARY = "libmunge.so.2"
-TTL = 60  # seconds in which a request must arrive
 
 # munge.h
 _OPT_TTL = 4
 _OPT_ENCODE_TIME = 6
 _OPT_SOCKET = 8
 _NEXT_STEP = {
-    6: "start munged, or look at its log",  # EMUNGE_SOCKET
+    6: "start munged, or look at its log; a Slurm without munge needs auth_type",  # EMUNGE_SOCKET
     8: "both hosts need the same /etc/munge/munge.key",  # EMUNGE_CRED_INVALID
     15: "the clocks of both hosts must agree, and the request must be recent",  # EXPIRED
     16: "the clocks of both hosts must agree",  # EMUNGE_CRED_REWOUND
@@ -30,23 +24,13 @@ _NEXT_STEP = {
 }
 
 
-class MungeError(OnesError):
+class MungeError(CredentialError):
     """Munge refused; `code` is libmunge's, 0 where the fault is found by us."""
 
     def __init__(self, reason: str, code: int = 0) -> None:
         hint = _NEXT_STEP.get(code)
         super().__init__(f"munge: {reason}; {hint}" if hint else f"munge: {reason}")
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """What munged vouches for: who sealed this payload, and when."""
-
-    uid: int
-    gid: int
-    payload: bytes
-    encoded_at: int
 
 
 def encode(payload: bytes, *, ttl: int = TTL, socket: str | None = None) -> str:
@@ -93,57 +77,13 @@ def decode(credential: str, *, socket: str | None = None) -> Credential:
     return Credential(uid.value, gid.value, payload, encoded_at.value)
 
 
-def sign(purpose: str, subject: str, body: bytes, *, socket: str | None = None) -> str:
-    """A credential for one request: it fits no other purpose, subject (such as a node) or body."""
-    return encode(_statement(purpose, subject, body), socket=socket)
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """Who signed a request, and for which body."""
-
-    uid: int
-    digest: str
-
-    def covers(self, body: bytes) -> bool:
-        return self.digest == hashlib.sha256(body).hexdigest()
-
-
-def signed(credential: str, purpose: str, subject: str, *, socket: str | None = None) -> Signed:
-    """Whose credential it is, before the body is read; raises MungeError unless it is for this."""
-    opened = decode(credential, socket=socket)
-    statement, _, digest = opened.payload.rpartition(b"\n")
-    if statement != _heading(purpose, subject):
-        raise MungeError("the credential was signed for another request")
-    return Signed(opened.uid, digest.decode("ascii", errors="replace"))
-
-
-def verify(
-    credential: str, purpose: str, subject: str, body: bytes, *, socket: str | None = None
-) -> Signed:
-    """Open the credential of a request; raises MungeError unless it was signed for this one."""
-    found = signed(credential, purpose, subject, socket=socket)
-    if not found.covers(body):
-        raise MungeError("the credential was signed for another request")
-    return found
-
-
-def _statement(purpose: str, subject: str, body: bytes) -> bytes:
-    return _heading(purpose, subject) + f"\n{hashlib.sha256(body).hexdigest()}".encode()
-
-
-def _heading(purpose: str, subject: str) -> bytes:
-    if "\n" in purpose or "\n" in subject:
-        raise MungeError("a line break in what is to be signed")
-    return f"{purpose}\n{subject}".encode("utf-8", errors="surrogateescape")
-
-
 @cache
 def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
-        raise MungeError(f"{LIBRARY} is missing; install munge (Debian: libmunge2)") from None
+        hint = "install munge (Debian: libmunge2), or set auth_type"
+        raise MungeError(f"{LIBRARY} is missing; {hint}") from None
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
     library.munge_strerror.restype = ctypes.c_char_p

@@ -46,8 +46,8 @@ def make_policy(config: Config) -> Policy:
         raise ValueError(f"'{config.policy}' knows what only a simulation can tell")
     if is_peer(config.policy):
         raise ValueError(
-            f"'{config.policy}' is for replays, to compare with; here Slurm decides by itself"
-            " wherever onesd is paused or stopped"
+            f"'{config.policy}' is for replays, to compare with; where onesd is paused or stopped"
+            " Slurm decides by itself"
         )
     gavel = config.gavel
     rounds = RoundSettings(entities=gavel.entities, weights=gavel.weights, prices=gavel.prices)

@@ -140,8 +140,25 @@ def narrow(problem: Problem) -> Problem:
         room.append((cap, cap.left - used))
     return replace(
         problem,
-        jobs=tuple(job if job.fixed else within_room(problem, job, room) for job in problem.jobs),
+        jobs=tuple(
+            job if job.fixed else within_room(problem, _as_asked(problem, job), room)
+            for job in problem.jobs
+        ),
     )
+
+
+def _as_asked(problem: Problem, job: Job) -> Job:
+    """The job without sizes beyond its request, where a job outside our hands waits for a limit
+    that it takes of: as long as all are rigid, that one waits no longer for it."""
+    words = problem.awaited.get(job.id)
+    if words is None:
+        return job
+    most = max(job.requested, job.placement.gpus if job.placement else 0)
+    shapes = tuple(shape for shape in job.shapes if shape.gpus <= most)
+    counts = tuple(size for size in job.sizes if size <= most)
+    if len(shapes) == len(job.shapes) or not shapes or not counts:
+        return job
+    return replace(job, shapes=shapes, sizes=Sizes(counts), limited=words)
 
 
 def within_room(problem: Problem, job: Job, room: Iterable[tuple[Cap, float]]) -> Job:

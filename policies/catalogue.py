@@ -35,6 +35,12 @@ _PLAIN: Mapping[str, Offer] = {
     ),
     "liquid": Offer(about="jobs in order, where the network costs them least", usual=True),
     "ones-sc21": Offer(about="ONES as published", resizes=True, usual=True),
+    "drl": Offer(
+        about="a trained network gives and takes workers",
+        needs="a network",
+        resizes=True,
+        peer=True,
+    ),
     "slurm": Offer(about="Slurm's own: priority, fair share, backfill", peer=True),
     "ones-oracle": Offer(
         about="the same, knowing what is to come", information="truth", resizes=True

@@ -172,6 +172,8 @@ def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> 
         return f"resized live {lasting(problem.now - latest)} ago"
     if job.stays and job.keeps is None:
         return job.stays
+    if reason := _lost_if_stopped(problem, job):
+        return reason
     grace = limits.grace if job.keeps is None else limits.live_grace
     if age is not None and age < grace:
         return f"in grace for {lasting(grace - age)} more"
@@ -184,6 +186,15 @@ def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> 
     if history.live_within_an_hour(job.id, problem.now) >= limits.max_live_resizes_per_hour:
         return f"resized live {limits.max_live_resizes_per_hour} times within the hour"
     return ""
+
+
+def _lost_if_stopped(problem: Problem, job: Job) -> str:
+    """Why a job that has no more than it asked for would not come back: what it gives back of a
+    limit is for one that waits for just that, and Slurm starts it at once."""
+    awaited = problem.awaited.get(job.id)
+    if awaited is None or job.keeps is not None or job.placement is None:
+        return ""
+    return awaited if job.placement.gpus <= job.requested else ""
 
 
 def _against(move: Move, job: Job, problem: Problem, history: History, limits: Limits) -> str:

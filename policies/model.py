@@ -269,6 +269,8 @@ class Cap:
     takes: Mapping[JobId, Take]  # the jobs that count
     held: Mapping[JobId, float] = field(default_factory=dict)  # of it, in Slurm's books now
     gpu_type: str = ""  # only what is on nodes of this type counts; empty: any
+    awaited: str = ""
+    """What a job outside our hands waits for of it, in words; empty: none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +294,12 @@ class Problem:
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def awaited(self) -> Mapping[JobId, str]:
+        """The jobs that take of a cap for which a job outside our hands waits, with that in
+        words."""
+        return {id_: cap.awaited for cap in self.caps if cap.awaited for id_ in cap.takes}
 
 
 @dataclass(frozen=True, slots=True)

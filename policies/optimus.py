@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -12,14 +13,15 @@ from ones.policies.model import (
     Floats,
     Job,
     JobId,
+    Node,
     Outlook,
     Plan,
     Problem,
     Seconds,
 )
-from ones.policies.peers import Draft, accepted_sizes, find_nodes, kinds_of
+from ones.policies.peers import Draft, accepted_sizes, kinds_of
 from ones.policies.sizes import in_gpus
-from ones.policies.words import OTHERS_GAIN_MORE, lasting
+from ones.policies.words import NO_SIZE_FITS, lasting
 
 
 @dataclass(slots=True)
@@ -69,30 +71,15 @@ class Optimus:
         candidates = []
         for job in order:
             kind = next(iter(kinds_of(draft.room, job)), "")
-            sizes = _sizes(job, free_in_all=sum(node.gpus for node in problem.nodes))
+            sizes = sizes_of_own_batch(job, problem.nodes)
             if not sizes:
-                draft.idle[job.id] = "none of its sizes fits the cluster"
+                draft.idle[job.id] = NO_SIZE_FITS
                 continue
             seconds = _seconds(job, problem.outlooks[job.id], kind, sizes, per_node=per_node)
             candidates.append(_Candidate(job, sizes, seconds))
         _share_out(candidates, free)
-        self._place(draft, candidates)
+        draft.place([(one.job, one.gpus, _reason(one)) for one in candidates])
         return draft.plan(), None
-
-    def _place(self, draft: Draft, candidates: list[_Candidate]) -> None:
-        """Unchanged sizes stay where they are; the others follow, the smallest first."""
-        moved = []
-        for one in candidates:
-            if one.job.placement is not None and one.job.placement.gpus == one.gpus:
-                draft.give(one.job, one.job.placement, _reason(one))
-            else:
-                moved.append(one)
-        for one in sorted(moved, key=lambda one: one.gpus):
-            placement = find_nodes(draft.room, one.job, one.gpus) if one.gpus else None
-            if placement is None:
-                draft.idle[one.job.id] = OTHERS_GAIN_MORE
-            else:
-                draft.give(one.job, placement, _reason(one))
 
 
 def _share_out(candidates: list[_Candidate], free: int) -> None:
@@ -116,11 +103,11 @@ def _share_out(candidates: list[_Candidate], free: int) -> None:
         gains[best] = one.gain()
 
 
-def _sizes(job: Job, *, free_in_all: int) -> list[int]:
-    """The sizes that leave each GPU at least the smallest local batch."""
-    bounds = job.batches
-    most = bounds.submitted // bounds.least_per_gpu if bounds is not None else free_in_all
-    sizes = [size for size in accepted_sizes(job) if size <= free_in_all]
+def sizes_of_own_batch(job: Job, nodes: Sequence[Node]) -> list[int]:
+    """The sizes that leave each GPU at least the smallest local batch of what was submitted."""
+    bounds, all_gpus = job.batches, sum(node.gpus for node in nodes)
+    most = bounds.submitted // bounds.least_per_gpu if bounds is not None else all_gpus
+    sizes = [size for size in accepted_sizes(job) if size <= all_gpus]
     return [size for size in sizes if size <= most] or sizes[:1]
 
 

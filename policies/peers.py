@@ -24,6 +24,7 @@ from ones.policies.model import (
 )
 from ones.policies.placement import Room
 from ones.policies.shapes import nearest, shapes_by_size
+from ones.policies.words import OTHERS_GAIN_MORE
 
 
 @dataclass(slots=True)
@@ -65,6 +66,22 @@ class Draft:
     ) -> None:
         self.room.take(placement)
         self.assignments[job.id] = Assignment(placement, batch, reason)
+
+    def place(self, wanted: Sequence[tuple[Job, int, str]]) -> None:
+        """Jobs with the GPUs they are to have, and why: unchanged sizes stay where they are; the
+        others follow, the smallest first."""
+        moved = []
+        for job, gpus, why in wanted:
+            if job.placement is not None and job.placement.gpus == gpus:
+                self.give(job, job.placement, why)
+            else:
+                moved.append((job, gpus, why))
+        for job, gpus, why in sorted(moved, key=lambda one: one[1]):
+            placement = find_nodes(self.room, job, gpus) if gpus else None
+            if placement is None:
+                self.idle[job.id] = OTHERS_GAIN_MORE
+            else:
+                self.give(job, placement, why)
 
     def plan(self) -> Plan:
         return Plan(self.assignments, self.idle)

@@ -9,6 +9,8 @@ from typing import Any
 
 from ones.policies.catalogue import GAVEL as GAVEL_PREFIXES
 from ones.policies.catalogue import OFFERS, Information
+from ones.policies.drl import Drl, DrlSettings
+from ones.policies.drl_network import Network
 from ones.policies.fifo import Fifo
 from ones.policies.gavel.policies import POLICIES as GAVEL
 from ones.policies.gavel.policies import GavelPolicy
@@ -38,6 +40,7 @@ class Site:
     gavel: RoundSettings = field(default_factory=RoundSettings)
     sharing: bool = False  # whether jobs may share GPUs
     slurm: SlurmSettings = field(default_factory=SlurmSettings)  # of policy `slurm`
+    network: Network | None = None  # of policy `drl`; None: there is none
 
 
 _Make = Callable[[Site, Mapping[str, str]], Policy]
@@ -77,6 +80,15 @@ def _slurm(site: Site, given: Mapping[str, str]) -> Policy:
     return Slurm(replace(site.slurm, **_read(site.slurm, given)))
 
 
+def _drl(site: Site, given: Mapping[str, str]) -> Policy:
+    if site.network is None:
+        raise ValueError(
+            "it has no network; train one with scripts/train-drl, and name its file"
+            " with onesctl replay --network"
+        )
+    return Drl(network=site.network, settings=DrlSettings(**_read(DrlSettings(), given)))
+
+
 def _gavel(name: str, policy: GavelPolicy) -> _Make:
     def made(site: Site, given: Mapping[str, str]) -> Policy:
         wait = {} if site.max_wait is None else {"max_wait": site.max_wait}
@@ -87,6 +99,7 @@ def _gavel(name: str, policy: GavelPolicy) -> _Make:
 
 
 _POLICIES: dict[str, _Make] = {
+    "drl": _drl,
     "fifo": _plain(Fifo()),
     "liquid": _liquid,
     "ones": _ones("ones", Settings()),

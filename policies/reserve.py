@@ -87,12 +87,13 @@ def _chosen(plain: PlainJob, room: Sequence[Node], held: Counter[str]) -> dict[s
     """Where it is to have how many GPUs; empty where it can't have them in its form."""
     free = {node.name: node.gpus - node.taken for node in room}
     names = sorted(free, key=lambda name: held[name])  # stable: near each other where equal
-    whole = plain.least_nodes == 1 and any(node.gpus >= plain.gpus for node in room)
-    each = plain.per_node or (plain.gpus if whole else 0)
-    if each:
-        count = -(-plain.gpus // each)
-        enough = [name for name in names if free[name] >= each]
-        return dict.fromkeys(enough[:count], each) if len(enough) >= count else {}
+    shapes = plain.forms(room)
+    for shape in shapes:
+        enough = [name for name in names if free[name] >= shape.gpus_per_node]
+        if len(enough) >= shape.nodes:
+            return dict.fromkeys(enough[: shape.nodes], shape.gpus_per_node)
+    if shapes:
+        return {}
     chosen: dict[str, int] = {}
     missing = plain.gpus
     for name in names:

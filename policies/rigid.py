@@ -19,7 +19,7 @@ import numpy as np
 
 from ones.policies.forecast import own_batch, seconds_left, type_of
 from ones.policies.model import Job, JobId, Node, Placement, Problem, Seconds, Shape
-from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.shapes import own_forms
 from ones.policies.timetable import Request, Timetable
 
 KEPT = 20  # of those the first, for which GPUs are kept at a time to come
@@ -38,7 +38,8 @@ class PlainJob:
     tier: int = 0
     priority: int = 0
     expected: Seconds = inf  # when Slurm foretells its start
-    per_node: int = 0  # GPUs of each of its nodes; 0: any split will do
+    shapes: tuple[Shape, ...] = ()
+    """The forms in which it may have them, the first that fits is taken; empty: any split."""
     least_nodes: int = 1
     limit: Seconds = inf  # Slurm's time limit
     started: Seconds | None = None
@@ -48,6 +49,13 @@ class PlainJob:
     def place(self) -> tuple[float, ...]:
         """Its place in Slurm's order: the smaller goes first."""
         return -self.tier, -self.priority, self.submitted, self.id
+
+    def forms(self, nodes: Iterable[Node]) -> tuple[Shape, ...]:
+        """Its shapes, or on one node whole where one of these is large enough; empty: any split."""
+        if self.shapes or self.least_nodes > 1:
+            return self.shapes
+        whole = any(node.gpus >= self.gpus and node.name in self.nodes for node in nodes)
+        return (Shape(1, self.gpus),) if whole else ()
 
 
 def place_of(job: Job) -> tuple[float, ...]:
@@ -159,9 +167,7 @@ def _limit(job: Job) -> Seconds:
 def _own_form(job: Job) -> tuple[Shape, ...]:
     """The form of its own request; empty: any split. Of several the one on fewest nodes, which is
     what Slurm tries first."""
-    size = size_as_requested(job.shapes, job.requested)
-    shapes = shapes_by_size(job.shapes).get(size, ()) if size and not job.uneven else ()
-    return (min(shapes, key=lambda shape: shape.nodes),) if shapes else ()
+    return () if job.uneven else own_forms(job.shapes, job.requested)[:1]
 
 
 def _of_elastic(
@@ -213,19 +219,12 @@ def _of_plain(job: PlainJob, nodes: Sequence[Node], known: Request | None) -> Re
     if known is not None and known.whole is None:
         same = known.place == job.place and known.began == job.started
         return known if same else replace(known, place=job.place, began=job.started)
-    shapes: tuple[Shape, ...] = ()
-    if job.per_node and job.gpus % job.per_node == 0:
-        shapes = (Shape(job.gpus // job.per_node, job.per_node),)
-    elif job.least_nodes == 1 and any(
-        node.gpus >= job.gpus and node.name in job.nodes for node in nodes
-    ):
-        shapes = (Shape(1, job.gpus),)
     return Request(
         id=job.id,
         place=job.place,
         gpus=job.gpus,
         nodes=job.nodes,
-        shapes=shapes,
+        shapes=job.forms(nodes),
         limit=job.limit,
         one_type=False,
         began=job.started,

@@ -37,7 +37,7 @@ from ones.policies.sc21_search import (
     sizes_of,
 )
 from ones.policies.sizes import in_gpus
-from ones.policies.words import OTHERS_GAIN_MORE
+from ones.policies.words import NO_SIZE_FITS, OTHERS_GAIN_MORE
 
 LEAST_RHO = 1e-6
 SILENT: Seconds = 600.0  # a job that has told nothing for so long bars nobody's change
@@ -126,7 +126,7 @@ class Sc21:
         jobs = [job for job in draft.open if _sizes(job)]
         for job in draft.open:
             if not _sizes(job):
-                draft.idle[job.id] = "none of its sizes fits the cluster"
+                draft.idle[job.id] = NO_SIZE_FITS
         if not jobs or not slots:
             return self._placed(draft, problem, jobs, np.zeros(len(jobs), dtype=np.int64)), memory
         kept = memory if isinstance(memory, dict) else {}

@@ -76,3 +76,11 @@ def nearest(sizes: Iterable[int], requested: int) -> int | None:
     """The largest size within the request, or else the smallest; None: there is none."""
     there = sorted(sizes)
     return max((size for size in there if size <= requested), default=next(iter(there), None))
+
+
+def own_forms(shapes: Sequence[Shape], requested: int, nodes: int = 0) -> tuple[Shape, ...]:
+    """The forms in which a job can have what it asks for, fewest nodes first; those on so many
+    nodes alone, where it asks for that and there is one."""
+    size = size_as_requested(shapes, requested)
+    found = shapes_by_size(shapes).get(size, []) if size else []
+    return tuple([shape for shape in found if shape.nodes == nodes] or found)

@@ -6,6 +6,7 @@ from math import isfinite
 
 OTHERS_GAIN_MORE = "other jobs make more of the GPUs now"
 """A policy's reason for a job to wait, where it only weighs who makes most of the GPUs."""
+NO_SIZE_FITS = "none of its sizes fits the cluster"
 
 
 def lasting(seconds: float) -> str:

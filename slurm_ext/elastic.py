@@ -29,6 +29,7 @@ from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
 from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
 from ones.slurm_ext.tres import gpus_in
+from ones.slurm_ext.waits import about
 from ones.slurm_ext.whereabouts import Whereabouts, features_of
 
 FOR_GPUS = frozenset({"None", "Priority", "Resources"})  # reasons of a job that waits for room
@@ -151,14 +152,32 @@ def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
     ]
 
 
+def waiting_plain_jobs(snapshot: Snapshot, jobs: Iterable[Job]) -> list[JobRecord]:
+    """Jobs beside these that wait for GPUs, or for a limit on how many are held."""
+    ours = {int(job.id) for job in jobs}
+    return [
+        record
+        for record in snapshot.jobs.values()
+        if record.state == "PENDING"
+        and record.id not in ours
+        and not record.is_satellite
+        and (_waits_for_gpus(record) or (not record.held and about(record.reason) == "size"))
+        and gpus_wanted(record)
+    ]
+
+
 def plain_jobs(
-    snapshot: Snapshot, jobs: Iterable[Job], order: Order | None = None
+    snapshot: Snapshot,
+    jobs: Iterable[Job],
+    order: Order | None = None,
+    stopped: Collection[int] = (),
 ) -> list[PlainJob]:
     """Jobs beside these that hold GPUs, or that wait for them and for nothing else.
 
-    Elastic jobs that Slurm itself will start are among those that wait. The ones that we released
-    onto a pinned list of nodes are not, because their move already claims these; nor the `queued`
-    ones, which a plan may still start sooner.
+    Those that a limit has `stopped` wait for that, whatever Slurm says so far. Elastic jobs that
+    Slurm itself will start are among those that wait. The ones that we released onto a pinned list
+    of nodes are not, because their move already claims these; nor the `queued` ones, which a plan
+    may still start sooner.
     """
     jobs = tuple(jobs)
     ours = {int(job.id) for job in jobs}
@@ -169,7 +188,7 @@ def plain_jobs(
         wants = sum(job.gpus_on.values()) if runs else gpus_wanted(job)
         if not wants or job.is_satellite or (runs and job.id in ours):
             continue
-        if not runs and (job.id in queued or not _waits_for_gpus(job)):
+        if not runs and (job.id in queued or job.id in stopped or not _waits_for_gpus(job)):
             continue
         left = left_to(job, where.nodes(job, gpu_type_wanted(job)), snapshot)
         if runs or not left.closed:
@@ -187,7 +206,8 @@ def _waits_for_gpus(job: JobRecord) -> bool:
 def _plain_job(job: JobRecord, wants: int, nodes: frozenset[str], order: Order | None) -> PlainJob:
     runs = job.state != "PENDING"
     known = order is not None and order.priority(job, requested=0, waited=0.0) is not None
-    per_node = gpus_in(job.tres_per_node)
+    each = gpus_in(job.tres_per_node)
+    even = bool(each) and wants % each == 0
     return PlainJob(
         id=JobId(job.id),
         submitted=job.submitted,
@@ -196,7 +216,7 @@ def _plain_job(job: JobRecord, wants: int, nodes: frozenset[str], order: Order |
         tier=order.tier(job) if order is not None else 0,
         priority=job.priority if known else 0,
         expected=job.expected or inf,
-        per_node=per_node if per_node and wants % per_node == 0 else 0,
+        shapes=(Shape(wants // each, each),) if even else (),
         least_nodes=max(1, job.nodes_wanted[0]),
         limit=inf if job.time_limit is None else job.time_limit,
         started=job.started if runs else None,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 def in_a_line(text: str, *, longest: int = 2000) -> str:
     """Foreign text as a message may show it: on one line, with nothing hidden in it, and cut."""
-    kept = text if len(text) <= longest else text[: longest - 3] + "..."
-    if kept.isprintable():
-        return kept
-    return "".join(
-        char if char.isprintable() else " " if char in "\n\r\t" else ascii(char)[1:-1]
-        for char in kept
-    )
+    shown = text[: longest + 1]  # no shorter once it is spelt out
+    if not shown.isprintable():
+        shown = "".join(
+            char if char.isprintable() else " " if char in "\n\r\t" else ascii(char)[1:-1]
+            for char in shown
+        )
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
 class OnesError(Exception):

@@ -24,6 +24,7 @@ _TIMED = {"cpu": "CPU", NODES: "node", GPUS: "GPU"}
 _OfAJob = tuple[str, Amounts, str, bool]
 """Words, amounts, of a `job` or a `node`, and whether they are the least."""
 Scope = tuple[str, ...]  # of whose jobs a sum is taken: a QOS, a user under it, an account ...
+Limit = tuple[Scope, str]  # and the TRES that it is on
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +153,55 @@ def too_long(limits: SiteLimits, record: JobRecord) -> str:
     return ""
 
 
-def caps(
-    limits: SiteLimits, snapshot: Snapshot, jobs: Iterable[Job]
-) -> tuple[tuple[Cap, ...], tuple[str, ...]]:
-    """The limits on several jobs that could keep one of these from a size; and what is not known.
+def stopped(
+    used: Used, waiting: Iterable[JobRecord], jobs: Iterable[Job]
+) -> dict[int, tuple[Limit, ...]]:
+    """The waiting plain jobs that limits on sums would keep from starting though elastic jobs had
+    no more than they asked for; and which limits.
 
-    A limit that they could not reach together is left out.
+    Slurm says so itself only once it has found nodes for a job.
     """
+    known: dict[tuple[str, ...], tuple[Rule, ...]] = {}
+    beyond: Counter[Limit] | None = None
+    found: dict[int, tuple[Limit, ...]] = {}
+    for record in waiting:
+        key = (record.user, record.account, record.qos, record.partition)
+        if key not in known:
+            known[key] = tuple(rules(used.limits, record))
+        if not known[key]:
+            continue
+        if beyond is None:
+            beyond = used.beyond_requests(jobs)
+        asks = {
+            JOBS: 1,
+            GPUS: gpus_wanted(record),
+            NODES: max(1, record.nodes_wanted[0]),
+            "cpu": record.cpus,
+        }
+        over = tuple(
+            (rule.scope, rule.tres)
+            for rule in known[key]
+            if rule.tres in asks
+            and used.of[rule.scope][rule.tres] - beyond[rule.scope, rule.tres] + asks[rule.tres]
+            > rule.most
+        )
+        if over:
+            found[record.id] = over
+    return found
+
+
+def caps(
+    used: Used, jobs: Iterable[Job], stopped: Mapping[int, Iterable[Limit]]
+) -> tuple[tuple[Cap, ...], tuple[str, ...]]:
+    """The limits on several jobs that could keep one of these from a size, or for which plain ones
+    are `stopped`; and what is not known.
+
+    Any other limit that they could not reach together is left out.
+    """
+    limits, snapshot = used.limits, used.snapshot
     if not limits.enforced:
         return (), ()
-    used = _Used(limits, snapshot)
+    awaited = {limit: job for job, met in stopped.items() for limit in met}
     counted: dict[tuple[Scope, str], dict[JobId, tuple[Rule, Take, Job]]] = {}
     spent: dict[str, dict[JobId, Take]] = {}
     strange: dict[str, None] = {}
@@ -182,7 +222,7 @@ def caps(
     # Slurm starts none of these any more; what runs it ends by itself, or not.
     found = [Cap(words=words, left=0.0, takes=takes) for words, takes in spent.items()]
     for (scope, tres), takers in counted.items():
-        cap = _cap(scope, tres, takers, used)
+        cap = _cap(scope, tres, takers, used, awaited.get((scope, tres)))
         if cap is not None:
             found.append(cap)
     return tuple(found), tuple(strange)
@@ -192,7 +232,8 @@ def _cap(
     scope: Scope,
     tres: str,
     takers: Mapping[JobId, tuple[Rule, Take, Job]],
-    used: _Used,
+    used: Used,
+    awaited: int | None,
 ) -> Cap | None:
     rule = next(iter(takers.values()))[0]
     held = {id_: used.by_job(int(id_), tres) for id_ in takers}
@@ -202,15 +243,17 @@ def _cap(
     for _, take, job in takers.values():
         widest = max((_at(take, shape) for shape in job.shapes), default=0.0)
         most += widest if job.keeps is None else widest + take.each * len(job.nodes)
-    if most <= left:
+    if most <= left and awaited is None:
         return None
     has = f"{rule.whose} has {total}" if rule.whose else f"there are {total}"
+    words = f"{rule.words}; {has}"
     return Cap(
-        words=f"{rule.words}; {has}",
+        words=words,
         left=float(left),
         takes={id_: take for id_, (_, take, _) in takers.items()},
         held=held,
         gpu_type=tres.partition(":")[2],
+        awaited="" if awaited is None else f"{words}; job {awaited} waits for it",
     )
 
 
@@ -322,7 +365,7 @@ def _takes(record: JobRecord, layout: Layout, kind: str) -> dict[str, Take]:
 
 
 @dataclass(slots=True)
-class _Used:
+class Used:
     """What running jobs hold, by scope."""
 
     limits: SiteLimits
@@ -331,6 +374,8 @@ class _Used:
 
     def __post_init__(self) -> None:
         self.of = defaultdict(Counter)
+        if not self.limits.enforced:
+            return
         for record in self.snapshot.jobs.values():
             if record.state in HOLDING:
                 holds = held_of(record, self.snapshot.nodes)
@@ -348,6 +393,15 @@ class _Used:
             yield ("own", *own.key)
         for above in limits.above(record.account):
             yield ("account", above.account)
+
+    def beyond_requests(self, jobs: Iterable[Job]) -> Counter[Limit]:
+        """The GPUs that these hold beyond what they asked for, by scope."""
+        found = Counter[Limit]()
+        for job in jobs:
+            if job.placement is not None and job.placement.gpus > job.requested:
+                for scope in self._scopes(self.snapshot.jobs[int(job.id)]):
+                    found[scope, GPUS] += job.placement.gpus - job.requested
+        return found
 
     def by_job(self, number: int, tres: str) -> float:
         """What the job and its satellites hold."""

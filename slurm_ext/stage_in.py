@@ -265,9 +265,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a part is removed
     words: Sequence[str] = sys.argv[1:]
     if words == ["--version"]:
-        from importlib.metadata import version  # noqa: PLC0415 - of no use to a copy
+        import ones  # noqa: PLC0415 - of no use to a copy
 
-        print(f"ones-stage-in, version {version('ones-slurm')}")
+        print(f"ones-stage-in, version {ones.__version__}")
         return
     on_this_node = words[:1] == ["--here"]
     words = words[on_this_node:]

@@ -1,14 +1,15 @@
 """Which job a process belongs to, and by which evidence.
 
 Parsing is pure; `Processes` reads /proc. The evidence, strongest first: the process's cgroup; an
-ancestor that is root's slurmstepd, whose title names the job; SLURM_JOB_ID in its environment,
-which its user can set at will and which therefore counts for jobs of that user only.
+ancestor that is root's slurmstepd, whose title names the job; a cgroup that it shares with such a
+slurmstepd; SLURM_JOB_ID in its environment, which its user can set at will and which therefore
+counts for jobs of that user only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ Evidence = Literal["cgroup", "slurmstepd", "environ"]
 MOST_ANCESTORS = 128
 MOST_ENVIRON = 2**20  # bytes of an environment that are read
 _JOB = re.compile(r"job_([1-9][0-9]{0,9})")
+_SLUID = re.compile(r"s[0-9A-Z]{13}")
 _SCOPE = re.compile(r"(?:[\w.-]+_)?slurmstepd\.scope")  # NODE_ in builds for several slurmd a host
 _ROOT = re.compile(r"slurm(?:_[\w.-]+)?")
 _UID = re.compile(r"uid_[0-9]+")
@@ -56,31 +58,33 @@ def job_of_cgroup(text: str) -> int | None:
 
     v1: /slurm/uid_U/job_J/step_S; v2: /system.slice/slurmstepd.scope/job_J/step_S/user/task_T;
     builds for several slurmd a host write slurm_NODE and NODE_slurmstepd.scope. Slurm 26.05 names
-    the directory by SLUID, not by job: None, and the next evidence has to say.
+    the directory by SLUID, not by job: None, see `sluid_of_cgroup`.
     """
+    for name in _slurms_names(text):
+        if found := _JOB.fullmatch(name):
+            return int(found[1])
+    return None
+
+
+def sluid_of_cgroup(text: str) -> str | None:
+    """The SLUID by which Slurm 26.05 names a job in /proc/PID/cgroup; its processes share it."""
+    return next((name for name in _slurms_names(text) if _SLUID.fullmatch(name)), None)
+
+
+def _slurms_names(text: str) -> Iterator[str]:
+    """What Slurm, as root, has called the directory of a process's job, for each hierarchy."""
     for line in text.splitlines():
-        path = line.split(":", 2)[-1]
-        job = _job_of_path(path.split("/"))
-        if job is not None:
-            return job
-    return None
-
-
-def _job_of_path(parts: list[str]) -> int | None:
-    for at, part in enumerate(parts):
-        # Below these, users make groups of any name themselves.
-        if part == "user.slice" or part.startswith("user@"):
-            return None
-        if _SCOPE.fullmatch(part):
-            return _job_at(parts, at + 1)
-        if _ROOT.fullmatch(part) and _UID.fullmatch("".join(parts[at + 1 : at + 2])):
-            return _job_at(parts, at + 2)
-    return None
-
-
-def _job_at(parts: list[str], at: int) -> int | None:
-    found = _JOB.fullmatch("".join(parts[at : at + 1]))
-    return int(found[1]) if found else None
+        parts = line.split(":", 2)[-1].split("/")
+        for at, part in enumerate(parts):
+            # Below these, users make groups of any name themselves.
+            if part == "user.slice" or part.startswith("user@"):
+                break
+            if _SCOPE.fullmatch(part):
+                yield from parts[at + 1 : at + 2]
+                break
+            if _ROOT.fullmatch(part) and _UID.fullmatch("".join(parts[at + 1 : at + 2])):
+                yield from parts[at + 2 : at + 3]
+                break
 
 
 def job_of_title(title: str) -> int | None:
@@ -139,12 +143,16 @@ class Processes:
 
     def owner(self, pid: int) -> Owner | None:
         """The job of a process, by the strongest evidence there is."""
-        job = job_of_cgroup(self._text(pid, "cgroup"))
+        cgroup = self._text(pid, "cgroup")
+        job = job_of_cgroup(cgroup)
         if job is not None:
             return Owner(job, "cgroup")
         job = self._job_of_ancestors(pid)
         if job is not None:
             return Owner(job, "slurmstepd")
+        job = self._job_of_sluid(sluid_of_cgroup(cgroup))
+        if job is not None:
+            return Owner(job, "cgroup")
         job = job_of_environ(self._bytes(pid, "environ"))
         if job is not None and (owner := self._folder_owner(job)) is not None:
             uids = parse_uids(self._text(pid, "status"))
@@ -164,6 +172,16 @@ class Processes:
             if job is not None and process is not None:
                 found.setdefault(job, set()).add(process)
         return {job: frozenset(processes) for job, processes in found.items()}
+
+    def _job_of_sluid(self, sluid: str | None) -> int | None:
+        """The job of a slurmstepd in that cgroup, for a process that has lost its ancestors."""
+        if sluid is None:
+            return None
+        for job, processes in self.stepds().items():
+            for process in processes:
+                if sluid_of_cgroup(self._text(process.pid, "cgroup")) == sluid:
+                    return job
+        return None
 
     def _job_of_ancestors(self, pid: int) -> int | None:
         for _ in range(MOST_ANCESTORS):

@@ -23,6 +23,7 @@ from ones.daemon.agent.push import Onesd, signed_by
 from ones.daemon.agent.sampler import Sampler
 from ones.daemon.config import Config, ConfigError, load_config
 from ones.daemon.journal import setup_logging
+from ones.daemon.signatures import signatures_of
 from ones.daemon.systemd import notify
 from ones.slurm_ext.errors import OnesError
 
@@ -55,6 +56,7 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
     readings, note = await sampler.sample()
     if require_gpu and not readings:
         raise OnesError(f"{note}; install the driver, or start without --require-gpu")
+    signatures = signatures_of(config.auth_type)
     async with aiohttp.ClientSession() as session:
         agent = NodeAgent(
             node=node,
@@ -62,7 +64,12 @@ async def _run(config: Config, node: str, sampler: Sampler, *, require_gpu: bool
             config=config.agent,
             sampler=sampler,
             onesd=Onesd(
-                session, config.controllers, node, trust=signed_by(_uids(config.controller_user))
+                session,
+                config.controllers,
+                node,
+                signatures.sign,
+                signed_by(_uids(config.controller_user), signatures),
+                scheme=signatures.scheme,
             ),
             stage_folder=config.staging.folder,
         )

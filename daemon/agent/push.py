@@ -1,4 +1,4 @@
-"""The way to onesd: leases fetched, full reports pushed, each under a munge credential."""
+"""The way to onesd: leases fetched, full reports pushed, each under a credential."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import aiohttp
 import msgspec
 
-from ones.daemon import munge
+from ones.daemon.credentials import CredentialError
+from ones.daemon.signatures import Signatures, signatures_of
 from ones.daemon.wire import (
     AGENT_PURPOSE,
     CREDENTIAL,
@@ -29,7 +30,7 @@ from ones.daemon.wire import (
     Received,
     answer_to,
 )
-from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.errors import OnesError, in_a_line
 
 log = logging.getLogger(__name__)
 LEASE_TIMEOUT = 0.7  # slurmstepd waits for 1 s and then starts the job without us
@@ -42,9 +43,10 @@ STRANGE = "takes no reports; is it another program, or of another release?"
 MOST_LEFT_OUT = 1000  # jobs that are named for it
 MOST_ANSWER = 2**20  # bytes
 CONNECT = 3.0  # seconds for which a host that is gone is waited for, where there is another
+_MUNGE = signatures_of("auth/munge")
 
 Sign = Callable[[str, str, bytes], str]  # purpose, subject, body -> credential
-# credential, purpose, subject, body -> whether onesd has signed it. Raises MungeError.
+# credential, purpose, subject, body -> whether onesd has signed it. Raises CredentialError.
 Trust = Callable[[str, str, str, bytes], bool]
 
 
@@ -68,15 +70,18 @@ class Onesd:
         session: aiohttp.ClientSession,
         controllers: Sequence[str],
         node: str,
-        sign: Sign = munge.sign,
+        sign: Sign = _MUNGE.sign,
         trust: Trust | None = None,
+        *,
+        scheme: str = _MUNGE.scheme,
     ) -> None:
         self._session = session
         self._controllers = tuple(controllers)
         self._acts = 0  # the one that answered last, which is asked first
         self._node = node
         self._sign = sign
-        self._trust = trust if trust is not None else signed_by({0, os.geteuid()})
+        self._scheme = scheme
+        self._trust = trust if trust is not None else signed_by({0, os.geteuid()}, _MUNGE)
         self._left_out: set[int] = set()  # jobs of whose words onesd can't be told
 
     async def send(self, report: NodeReport) -> Heard:
@@ -173,9 +178,9 @@ class Onesd:
     ) -> bytes | None:
         try:
             credential = await asyncio.to_thread(self._sign, purpose, self._node, signed)
-        except munge.MungeError as fault:
+        except CredentialError as fault:
             raise ControllerError(str(fault)) from None
-        headers = {"Authorization": f"Munge {credential}", NODE: self._node}
+        headers = {"Authorization": f"{self._scheme} {credential}", NODE: self._node}
         if body is not None:
             headers["Content-Type"] = "application/json"
         url = f"http://{controller}{path}"
@@ -210,7 +215,7 @@ class Onesd:
                 self._trust, seal, HEARD_PURPOSE, self._node, answer_to(asked, answer)
             )
             doubt = "" if good else "another user has signed it; see controller_user"
-        except munge.MungeError as fault:
+        except CredentialError as fault:
             doubt = " ".join(str(fault).split())[:200]
         if doubt:
             raise Unproved(f"an answer of {controller} is left out: {doubt}")
@@ -283,11 +288,11 @@ class Pusher:
         return self._interval * backoff * (1 + JITTER * (2 * random.random() - 1))
 
 
-def signed_by(uids: Collection[int]) -> Trust:
-    """Trust in what munged says that one of these users has signed."""
+def signed_by(uids: Collection[int], signatures: Signatures) -> Trust:
+    """Trust in what, as these signatures tell, one of these users has signed."""
 
     def trust(credential: str, purpose: str, subject: str, body: bytes) -> bool:
-        return munge.verify(credential, purpose, subject, body).uid in uids
+        return signatures.verify(credential, purpose, subject, body).uid in uids
 
     return trust
 
@@ -314,4 +319,4 @@ def _refusal(controller: str, text: bytes, reason: str | None) -> ControllerErro
 def _fault(
     controller: str, what: str, kind: type[ControllerError] = ControllerError
 ) -> ControllerError:
-    return kind(" ".join(f"onesd at {controller} {what}".split())[:300])
+    return kind(in_a_line(" ".join(f"onesd at {controller} {what}".split()), longest=300))

@@ -1,4 +1,4 @@
-"""How onesctl reaches onesd: the unix socket on its host, else munge-signed HTTP from anywhere."""
+"""How onesctl reaches onesd: the unix socket on its host, else signed HTTP from anywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from ones.daemon import munge
 from ones.daemon.config import Config, load_config
+from ones.daemon.signatures import Signatures, signatures_of
 from ones.daemon.wire import CTL_PURPOSE
 from ones.slurm_ext.errors import OnesError
 
@@ -70,9 +70,12 @@ def ask(way: Way, method: str, path: str, body: object = None, *, timeout: float
     config = way.settings()
     data = b"" if body is None else json.dumps(body).encode()
     doors, faults = _doors(way, config), list[Unreachable]()
+    several, signatures = len(doors) > 1, signatures_of(config.auth_type)
     for door in doors:
         try:
-            status, answer = _exchange(door, method, path, data, timeout, several=len(doors) > 1)
+            status, answer = _exchange(
+                door, method, path, data, timeout, signatures=signatures, several=several
+            )
         except Unreachable as fault:
             faults.append(fault)
             continue
@@ -91,9 +94,13 @@ def roles(way: Way) -> dict[str, Any]:
     Raises ConfigError.
     """
     found: dict[str, Any] = {}
-    for address in way.settings().controllers:
+    config = way.settings()
+    signatures = signatures_of(config.auth_type)
+    for address in config.controllers:
         try:
-            status, answer = _exchange(address, "GET", ROLE, b"", CONNECT, several=True)
+            status, answer = _exchange(
+                address, "GET", ROLE, b"", CONNECT, signatures=signatures, several=True
+            )
         except Unreachable:
             status, answer = 0, None
         found[address] = answer if status == 200 else None
@@ -112,7 +119,14 @@ def _doors(way: Way, config: Config) -> list[Path | str]:
 
 
 def _exchange(
-    door: Path | str, method: str, path: str, data: bytes, timeout: float, *, several: bool
+    door: Path | str,
+    method: str,
+    path: str,
+    data: bytes,
+    timeout: float,
+    *,
+    signatures: Signatures,
+    several: bool,
 ) -> tuple[int, dict[str, Any]]:
     """The status and what was said. `several`: one that is gone is not waited for. Raises
     Unreachable."""
@@ -125,8 +139,8 @@ def _exchange(
         host, _, port = door.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=patience)
         if path != ROLE:  # which anybody is told
-            signed = munge.sign(CTL_PURPOSE, f"{method} {path}", data)
-            headers["Authorization"] = f"Munge {signed}"
+            signed = signatures.sign(CTL_PURPOSE, f"{method} {path}", data)
+            headers["Authorization"] = f"{signatures.scheme} {signed}"
     try:
         connection.connect()
         connection.sock.settimeout(timeout)

@@ -13,7 +13,7 @@ import click
 from ones.daemon.ctl.progress import progress
 from ones.daemon.ctl.quiet import without_output
 from ones.daemon.ctl.table import table
-from ones.daemon.replay import inventory, site_rules, traces
+from ones.daemon.replay import inventory, networks, site_rules, traces
 from ones.daemon.replay.fairness import DECILES, Fairness
 from ones.daemon.replay.faults import ReplayError, TraceError, clean
 from ones.daemon.replay.figures import Figures, as_json, left_out
@@ -29,6 +29,7 @@ from ones.estimator.assess import Knowledge
 from ones.policies.guard import Limits
 from ones.policies.model import Node, Seconds
 from ones.policies.registry import Site, information, make, names
+from ones.policies.slurm.settings import SlurmSettings
 
 COLUMNS = {
     "policy": "POLICY",
@@ -128,6 +129,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--undeclared", is_flag=True, help="What jobs declare of their length is not used.")
 @click.option("--own-fit-only", is_flag=True, help="Each job is judged by its own reports alone.")
+@click.option("--network", type=EXISTING, help="What scripts/train-drl has made, for policy drl.")
 @click.option("--history", type=EXISTING, help="Begin with what this database has learnt.")
 @click.option(
     "--save-history",
@@ -158,6 +160,7 @@ def replay(
     max_slowdown: float | None,
     undeclared: bool,
     own_fit_only: bool,
+    network: Path | None,
     history: Path | None,
     save_history: Path | None,
     seed: int,
@@ -170,7 +173,10 @@ def replay(
     `sacct --json` or `sacct -P`, or a CSV with the columns submitted, name, user, gpus and
     duration_s. Nothing is asked of Slurm or onesd.
     """
-    rules = Site() if cluster is None else Site(slurm=site_rules.read(cluster))
+    rules = Site(
+        slurm=SlurmSettings() if cluster is None else site_rules.read(cluster),
+        network=None if network is None else networks.read(network),
+    )
     policies = _policies(policy_names, rules)
     if cluster is not None and (nodes is not None or gpus_per_node is not None):
         raise click.UsageError("--cluster already tells nodes and GPUs; leave out the others")

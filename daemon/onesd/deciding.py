@@ -19,6 +19,7 @@ from ones.policies.parting import OpenPair, partings, without_parted
 from ones.policies.reserve import reserve
 from ones.policies.rigid import PlainJob, Rigid, place_of, step
 from ones.policies.round import Decided, decide
+from ones.policies.shapes import own_forms
 from ones.policies.vacancy import Ends, vacancy
 
 
@@ -204,6 +205,7 @@ def _as_plain(job: Job) -> PlainJob:
         nodes=job.nodes,
         tier=job.tier,
         priority=job.priority,
+        shapes=() if job.uneven else own_forms(job.shapes, job.requested, job.requested_nodes),
         least_nodes=max(1, job.requested_nodes),
         limit=inf if job.time_limit is None else job.time_limit,
     )

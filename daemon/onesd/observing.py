@@ -14,10 +14,10 @@ from ones.daemon.onesd.outcome import NOTHING
 from ones.policies.model import Cap, Job, Node
 from ones.policies.sharing import occupied
 from ones.slurm_ext.cluster import Cluster
-from ones.slurm_ext.elastic import doubts, elastic_jobs, gpu_nodes
+from ones.slurm_ext.elastic import doubts, elastic_jobs, gpu_nodes, waiting_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.holding import Holds
-from ones.slurm_ext.limited import caps
+from ones.slurm_ext.limited import Used, caps, stopped
 from ones.slurm_ext.priority import Order
 from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
@@ -37,6 +37,7 @@ class Seen:
     disorder: str  # what is not known of that order, with what is done without it
     doubts: Mapping[int, str]  # held jobs of which nobody can tell for whom they wait
     caps: tuple[Cap, ...] = ()  # the site's limits on several of the jobs together
+    stopped: frozenset[int] = frozenset()  # plain jobs that wait for one
     unlimited: tuple[str, ...] = ()  # what is not known of the site's limits
 
 
@@ -111,7 +112,10 @@ class Observer:
         order, disorder = self._order()
         if order is not None:
             complete = tuple(_ranked(job, snapshot.jobs[int(job.id)], order) for job in complete)
-        together, unknown = caps(limits, snapshot, complete)
+        used = Used(limits, snapshot)
+        waiting = waiting_plain_jobs(snapshot, complete) if limits.enforced else ()
+        met = stopped(used, waiting, complete)
+        together, unknown = caps(used, complete, met)
         trouble = self._limits.trouble
         unread = (f"the site's limits could not be read: {trouble}",) if trouble else ()
         return Seen(
@@ -125,6 +129,7 @@ class Observer:
             disorder=disorder,
             doubts=doubts(snapshot, holds, self._books.jobs.met()),
             caps=together,
+            stopped=frozenset(met),
             unlimited=(*unread, *limits.faults, *unknown),
         )
 

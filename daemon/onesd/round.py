@@ -154,7 +154,7 @@ class Rounds:
             history=books.journal.history(now),
             limits=site.guard_limits(config.guard),
             strictness=config.order.strictness,
-            plain=plain_jobs(seen.snapshot, seen.jobs, seen.order),
+            plain=plain_jobs(seen.snapshot, seen.jobs, seen.order, seen.stopped),
             rigid=self._rigid,
             gates=gates,
             staged=books.stages.staged(),
@@ -227,7 +227,7 @@ class Rounds:
             # What was begun just now may stand in its way.
             if wait := self._moves.obstacle(move, jobs, seen.snapshot):
                 return f"waits: {wait}"
-            self._moves.begin(move, jobs, seen.snapshot)
+            self._moves.begin(move, jobs, seen.snapshot, by=self._policy.config.policy)
         except ValueError as fault:
             log.error("job %d: a %s can't be begun: %s", move.job, move.kind, fault)
             return f"refused: {fault}"

@@ -6,7 +6,7 @@ Unlike `onesd` it hears of every submission and every end at once, as Slurm does
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
@@ -19,6 +19,7 @@ from ones.daemon.replay.recorded import Recorded, speedup
 from ones.policies.forecast import type_of
 from ones.policies.model import Job, JobId, Node, Placement, Policy, Problem, Seconds
 from ones.policies.rigid import PlainJob
+from ones.policies.shapes import own_forms
 from ones.policies.slurm.ledger import Ledger
 from ones.policies.slurm.policy import Slurm
 from ones.policies.slurm.priority import Factors
@@ -81,14 +82,19 @@ class PlainJobs:
         """Those that run."""
         return [self._seen[id_] for id_ in self.running]
 
-    def questions(self) -> list[PlainJob]:
-        """Those that hold GPUs, or wait for them and nothing else, as onesd sees them."""
+    def queue(self) -> list[Job]:
+        """Those that wait; no elastic ones."""
+        return [self._seen[id_] for id_ in self.waiting if id_ not in self.lent]
+
+    def questions(self, stopped: Collection[JobId]) -> list[PlainJob]:
+        """Those that hold GPUs, or wait for them and nothing else, as onesd sees them: not for a
+        limit, which Slurm tells of only once it has found nodes (`stopped`)."""
         told = self.scheduler.name == "slurm"
         there = [self._seen[id_] for id_ in self.running]
         there += [
-            self._seen[id_]
-            for id_ in self.waiting
-            if id_ not in self.lent and (not told or self._reasons.get(id_, "None") in FOR_ROOM)
+            job
+            for job in self.queue()
+            if job.id not in stopped and (not told or self._reasons.get(job.id, "None") in FOR_ROOM)
         ]
         priorities = self.memory.get("priority", {}) if isinstance(self.memory, dict) else {}
         return [
@@ -99,6 +105,7 @@ class PlainJobs:
                 nodes=job.nodes,
                 tier=self.tiers.get(job.partition, 0),
                 priority=priorities.get(str(job.id), 0),
+                shapes=own_forms(job.shapes, job.requested, job.requested_nodes),
                 least_nodes=max(1, job.requested_nodes),
                 limit=inf if job.time_limit is None else job.time_limit,
                 started=job.started,

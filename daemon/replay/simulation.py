@@ -7,7 +7,7 @@ by R. A change of a job's placement costs a restart with its GPUs held, the firs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
@@ -166,13 +166,13 @@ class _Simulation:
         if self.plain is not None:
             self.plain.admit(self.now)
         begun = self.clock()
-        problem = self._within_rules(self._problem(active, arrivals))
+        problem, stopped = self._within_rules(self._problem(active, arrivals))
         question = Question(
             problem=problem,
             history=History(self.moved),
             limits=self.world.limits,
             strictness=self.world.strictness,
-            plain=None if self.plain is None else self.plain.questions(),
+            plain=None if self.plain is None else self.plain.questions(stopped),
             rigid=self.rigid,
         )
         decided = answer(question, self.policy, self.memory, rng)
@@ -233,15 +233,18 @@ class _Simulation:
         lent = self.plain is not None and job.id in self.plain.lent
         return replace(seen, queued=True) if lent else seen
 
-    def _within_rules(self, problem: Problem) -> Problem:
-        """With the site's order, limits and reservations, as onesd reads them of Slurm."""
+    def _within_rules(self, problem: Problem) -> tuple[Problem, Collection[JobId]]:
+        """With the site's order, limits and reservations, as onesd reads them of Slurm; and the
+        plain jobs that wait for a limit."""
         if self.plain is None:
-            return problem
+            return problem, ()
         jobs = tuple(self.plain.ordered(job, self.now) for job in problem.jobs)
         if self.rules is None:
-            return replace(problem, jobs=jobs)
+            return replace(problem, jobs=jobs), ()
         jobs = tuple(self.rules.left_to(job, self.now) for job in jobs)
-        return replace(problem, jobs=jobs, caps=self.rules.caps(jobs, self.plain.holding()))
+        holding = self.plain.holding()
+        stopped = self.rules.stopped(self.plain.queue(), [*holding, *jobs])
+        return replace(problem, jobs=jobs, caps=self.rules.caps(jobs, holding, stopped)), stopped
 
     def _nodes(self) -> tuple[Node, ...]:
         """As onesd sees them: with what plain jobs hold."""

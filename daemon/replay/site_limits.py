@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
@@ -13,6 +13,7 @@ from ones.policies.slurm.limits import Holder, Rules, Source
 from ones.policies.slurm.settings import SlurmSettings
 
 Counts = Literal["gpus", "nodes", "jobs"]
+Limit = tuple[Holder, Counts]
 TAKES: dict[Counts, Take] = {"gpus": Take(gpu=1.0), "nodes": Take(node=1.0), "jobs": Take(each=1.0)}
 UNITS = {"gpus": "GPUs", "nodes": "nodes", "jobs": "running jobs"}
 # Bounds on what several jobs have together: what they count, and over whose jobs.
@@ -41,29 +42,58 @@ class SiteLimits:
     def __post_init__(self) -> None:
         self._rules = Rules.of(self.settings)
 
-    def caps(self, jobs: Sequence[Job], plain: Iterable[Job]) -> tuple[Cap, ...]:
-        """The limits that could keep these jobs from a size, beside what plain ones hold."""
-        takers: dict[tuple[Holder, Counts], tuple[float, list[Job]]] = {}
+    def stopped(self, waiting: Iterable[Job], running: Iterable[Job]) -> dict[JobId, set[Limit]]:
+        """The waiting plain jobs that limits would keep from starting though those that run had no
+        more than they asked for."""
+        used = self._used(running)
+        found: dict[JobId, set[Limit]] = {}
+        for job in waiting:
+            over = {
+                (holder, counts)
+                for holder, counts, most in self._of(job)
+                if used[holder, counts] + _asked(job, counts) > most
+            }
+            if over:
+                found[job.id] = over
+        return found
+
+    def _used(self, running: Iterable[Job]) -> Counter[Limit]:
+        used = Counter[Limit]()
+        for job in running:
+            for holder, counts, _ in self._of(job):
+                held = _amount(job, counts)
+                used[holder, counts] += min(held, job.requested) if counts == "gpus" else held
+        return used
+
+    def caps(
+        self,
+        jobs: Sequence[Job],
+        plain: Iterable[Job],
+        stopped: Mapping[JobId, Collection[Limit]],
+    ) -> tuple[Cap, ...]:
+        """The limits that could keep these jobs from a size, beside what plain ones hold, and those
+        for which plain ones are `stopped`."""
+        takers: dict[Limit, tuple[float, list[Job]]] = {}
         for job in jobs:
             for holder, counts, most in self._of(job):
                 takers.setdefault((holder, counts), (most, []))[1].append(job)
         if not takers:
             return ()
-        used = Counter[tuple[Holder, Counts]]()
-        for job in plain:
-            for holder, counts, _ in self._of(job):
-                used[holder, counts] += _amount(job, counts)
-        found = []
+        used, found = self._used(plain), []
+        awaited = {limit: id_ for id_, limits in stopped.items() for limit in limits}
         for (holder, counts), (most, those) in takers.items():
             left = most - used[holder, counts]
-            if sum(_widest(job, counts) for job in those) > left:
+            waits = awaited.get((holder, counts))
+            if waits is not None or sum(_widest(job, counts) for job in those) > left:
                 whose = " ".join(part for part in holder[1:] if part)
+                words = f"{holder[0]} {whose} allows {most:g} {UNITS[counts]} together"
                 found.append(
                     Cap(
-                        words=f"{holder[0]} {whose} allows {most:g} {UNITS[counts]} together",
+                        words=words,
                         left=left,
                         takes={job.id: TAKES[counts] for job in those},
                         held=_held(those, counts),
+                        awaited=f"{words}; job {waits} waits for it" if waits is not None else "",
                     )
                 )
         return tuple(found)
@@ -111,6 +141,13 @@ class SiteLimits:
             startable=job.startable and not closed,
             stays=job.stays or (closed if job.placement is not None else ""),
         )
+
+
+def _asked(job: Job, counts: Counts) -> int:
+    """What it takes at its own request, on as few nodes as it asks for."""
+    if counts == "jobs":
+        return 1
+    return job.requested if counts == "gpus" else max(1, job.requested_nodes)
 
 
 def _amount(job: Job, counts: Counts) -> int:

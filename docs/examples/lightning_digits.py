@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ones.slurm_ext.runtime.lightning import Elastic
+import ones
 
 HELD_BACK = 297  # samples to test with
 
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    elastic = Elastic()  # before anything that asks for the number of GPUs
+    elastic = ones.LightningCallback()  # before anything that asks for the number of GPUs
     images, labels = load_digits()
     training = TensorDataset(images[HELD_BACK:], labels[HELD_BACK:])
     testing = TensorDataset(images[:HELD_BACK], labels[:HELD_BACK])

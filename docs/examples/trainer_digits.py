@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from ones.slurm_ext.runtime.transformers import Elastic
+import ones
 
 HELD_BACK = 297  # samples to test with
 
@@ -45,7 +45,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    elastic = Elastic(batch_size=100)  # before anything that asks for the number of GPUs
+    # Before anything that asks for the number of GPUs.
+    elastic = ones.TransformersCallback(batch_size=100)
     network = BertConfig(
         vocab_size=17,
         hidden_size=32,

@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from ones.policies.model import Assignment, Job, JobId, Node, Placement, Plan, Problem, Seconds
-from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.shapes import own_forms
 from ones.policies.slurm.backfill import UNLIMITED, Backfill, Fences, Form, Held, Releases
 from ones.policies.slurm.fair_share import Knot, factors, tree
 from ones.policies.slurm.floor import Floor, Free, Nodes
@@ -244,17 +244,14 @@ class _Pass:
 
     def _form(self, job: Job) -> Form | str:
         """What the job asks for, or why it can never start."""
-        size = size_as_requested(job.shapes, job.requested)
-        shapes = shapes_by_size(job.shapes).get(size, []) if size else []
-        own = [shape for shape in shapes if shape.nodes == job.requested_nodes]
-        shapes = own or shapes
+        shapes = own_forms(job.shapes, job.requested, job.requested_nodes)
         reservation = None
         if job.reservation:
             reservation = self._policy.reservations.get(job.reservation)
             if reservation is None or reservation.end <= self._now:
                 return "ReservationDeleted"
         nodes = self._floor.named(job.nodes) & self._nodes_of(self._policy.partition(job))
-        form = Form(tuple(shapes), nodes, self._policy.limit(job), reservation)
+        form = Form(shapes, nodes, self._policy.limit(job), reservation)
         if self._empty.fit(self._floor, nodes, form.shapes) is None:
             return "BadConstraints"
         return form

@@ -52,8 +52,11 @@ def _loaded(name: str, word: str, command: click.Command) -> click.Command:
 
 def of_argparse(parser: argparse.ArgumentParser) -> Page:
     """The page of a program that click does not parse for."""
-    options = []
+    options, parts = [], list[Page]()
     for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            parts += (of_argparse(each) for each in action.choices.values())
+            continue
         shown = ", ".join(action.option_strings) or str(action.metavar)
         if action.option_strings and action.nargs != 0:
             shown += f" {action.metavar or action.dest.upper()}"
@@ -61,7 +64,9 @@ def of_argparse(parser: argparse.ArgumentParser) -> Page:
             options.append((shown, action.help))
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     about = f"{parser.description or ''}\n\n{parser.epilog or ''}".strip()
-    return Page(name=parser.prog, usage=usage, about=about, options=tuple(options))
+    return Page(
+        name=parser.prog, usage=usage, about=about, options=tuple(options), parts=tuple(parts)
+    )
 
 
 def markdown(page: Page, level: int = 1) -> str:

@@ -4,7 +4,9 @@
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 image_dir=tests/cluster/image
-debian_image=ones-slurm-debian:trixie
+# The Debian release that the image is made of, whose Slurm is the one that is tried.
+debian_release=${ONES_CLUSTER_DEBIAN:-trixie}
+debian_image=ones-slurm-debian:$debian_release
 
 # context PATH...: a tar archive of the working tree's files under these paths (those that git does
 # not ignore), the same bytes whenever their contents are the same.
@@ -24,14 +26,17 @@ base_inputs() {
         "$image_dir"/etc/{slurmdbd.conf,mariadb.cnf}
 }
 recipes_inputs() { context "$image_dir"/recipes.Dockerfile "$image_dir"/recipes-packages; }
+sharded_inputs() { context "$image_dir"/sharded.Dockerfile "$image_dir"/sharded-packages; }
 package_inputs() { context scripts/lib/package.Dockerfile "$image_dir/install-packages" debian/control; }
+bookworm_inputs() { context tests/install slurm_ext "$image_dir/install-packages"; }
+rpm_inputs() { context scripts/lib/rpm.Dockerfile; }
 site_inputs() {
     context tests/install tests/emulation tests/cluster/jobs/{counting,counted_digits,steered_onesd}.py \
         "$image_dir"/{install-packages,etc}
 }
 pyslurm_inputs() { context "$image_dir/pyslurm.Dockerfile" slurm_ext/pyslurm_build; }
 slurm_inputs() {
-    context setup.cfg pyproject.toml LICENSE policies estimator slurm_ext daemon tests/emulation \
+    context setup.cfg pyproject.toml LICENSE __init__.py scripts/runtime policies estimator slurm_ext daemon tests/emulation \
         "$image_dir"/{slurm.Dockerfile,install-ones,entry,lib.sh,serve-page,ones.toml} \
         "$image_dir"/etc/{slurm,gres,topology,cgroup}.conf
 }
@@ -53,7 +58,7 @@ pack() {
 
 image_exists() { docker image inspect "$1" > /dev/null 2>&1; }
 
-# debian_sources: Debian 13's package sources, on the mirrors from which this host's apt gets Debian;
+# debian_sources: the release's package sources, on the mirrors from which this host's apt gets Debian;
 # nothing when the host does not say.
 debian_sources() {
     command -v apt-get > /dev/null || return 0
@@ -61,18 +66,28 @@ debian_sources() {
     apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Origin: Debian' 'Created-By: Packages' | sort -u |
         while read -r label uri; do
             case $label in
-            Debian) printf 'deb %s %s main\n' "$uri" trixie "$uri" trixie-updates ;;
-            Debian-Security) echo "deb $uri trixie-security main" ;;
+            Debian) printf 'deb %s %s main\n' "$uri" "$debian_release" "$uri" "$debian_release-updates" ;;
+            Debian-Security) echo "deb $uri $debian_release-security main" ;;
             esac
         done
 }
 
-# ensure_debian: a bare Debian 13 image, pulled where a registry answers, else made from packages.
+# apt_settings: those of this host's apt with which it reaches its mirrors; a mirror that stands still
+# needs Check-Valid-Until.
+apt_settings() {
+    command -v apt-config > /dev/null || return 0
+    apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries|ForceIPv)' || true
+}
+
+# ensure_debian [RELEASE]: a bare Debian image of the release, pulled where a registry answers, else
+# made from packages; layers that are built after it are of that release.
 ensure_debian() {
     local sources=()
+    debian_release=${1:-$debian_release}
+    debian_image=ones-slurm-debian:$debian_release
     ! image_exists "$debian_image" || return 0
-    if timeout 10 docker pull --quiet debian:trixie-slim > /dev/null 2>&1; then
-        docker tag debian:trixie-slim "$debian_image"
+    if timeout 10 docker pull --quiet "debian:$debian_release-slim" > /dev/null 2>&1; then
+        docker tag "debian:$debian_release-slim" "$debian_image"
         return
     fi
     if ! command -v mmdebstrap > /dev/null; then
@@ -80,12 +95,16 @@ ensure_debian() {
         say "no image registry answers: installing mmdebstrap with apt-get"
         apt_install mmdebstrap debian-archive-keyring
     fi
-    say "no image registry answers: making the Debian image with mmdebstrap"
+    say "no image registry answers: making the image of Debian $debian_release with mmdebstrap"
     debian_sources > "$scratch/sources.list"
     [[ ! -s $scratch/sources.list ]] || sources=("$scratch/sources.list")
-    mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=ca-certificates \
-        trixie - "${sources[@]}" 2> "$scratch/log" | docker import - "$debian_image" > /dev/null ||
-        die "mmdebstrap failed: $(tail -n 1 "$scratch/log")"
+    apt_settings > "$scratch/apt.conf"
+    # First to a file: of a mmdebstrap that failed, docker would import an empty image.
+    mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --aptopt="$scratch/apt.conf" \
+        --include=ca-certificates "$debian_release" "$scratch/debian.tar" "${sources[@]}" 2> "$scratch/log" ||
+        die "mmdebstrap failed: $(grep '^E:' "$scratch/log" | head -n 1)"
+    docker import "$scratch/debian.tar" "$debian_image" > /dev/null
+    rm "$scratch/debian.tar"
 }
 
 # host_settings DIRECTORY: the certificates, apt and pip settings with which this host reaches its mirrors.
@@ -94,8 +113,7 @@ host_settings() {
     mkdir -p "$1"
     debian_sources > "$1/sources.list"
     [[ ! -r $certificates ]] || cp "$certificates" "$1/certificates.pem"
-    ! command -v apt-config > /dev/null ||
-        apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries|ForceIPv)' > "$1/apt.conf" || true
+    apt_settings > "$1/apt.conf"
     {
         echo '[global]'
         [[ ! -e $1/certificates.pem ]] || echo 'cert = /etc/ones-build/certificates.pem'
@@ -133,14 +151,14 @@ build_layer() {
 
 # build_image: sets $image to the name of an image of the working tree as it is now.
 build_image() {
-    local base pyslurm recipes scratch lock
+    local base pyslurm recipes sharded scratch lock
     # One build at a time on this host: a second caller finds the layers that the first one made.
     exec {lock}> "${TMPDIR:-/tmp}/ones-cluster-image.lock"
     flock "$lock"
     scratch=$(mktemp -d)
     # shellcheck disable=SC2064 # expanded now, as $scratch is gone by the time the shell exits
     trap "rm -rf '$scratch'" EXIT
-    base=$(pack base)
+    base=$(pack base "$debian_image")
     if ! image_exists "$base"; then
         ensure_debian
         build_layer base "$base" "DEBIAN=$debian_image"
@@ -154,6 +172,11 @@ build_image() {
         recipes=$(pack recipes "$base")
         build_layer recipes "$recipes" "BASE=$base"
         base=$recipes
+    fi
+    if [[ ${ONES_CLUSTER_SHARDED:-0} == 1 ]]; then
+        sharded=$(pack sharded "$base")
+        build_layer sharded "$sharded" "BASE=$base"
+        base=$sharded
     fi
     image=$(pack slurm "$base")
     build_layer slurm "$image" "BASE=$base"

@@ -23,7 +23,7 @@ live_grace_time = 1.0
 interval = 2.0
 """
 TRAINING = """#!/bin/sh
-srun --kill-on-bad-exit=0 --no-kill --ntasks=1 ones-run --live /opt/jobs/counted_digits.py 4000
+srun --kill-on-bad-exit=0 --no-kill --ntasks=1 ones-run --live /opt/jobs/counted_digits.py 40000
 """
 
 
@@ -66,6 +66,20 @@ class Jobs:
 
     def has(self, job: str, gpus: int) -> None:
         self.wait(lambda: self.of(job).get("gpus") == gpus, f"job {job} with {gpus} GPUs")
+
+    def goes_on(self, job: str) -> None:
+        """What its agent reports of the job gets more: it, its agent and onesd understand each
+        other."""
+        before = self.samples(job)
+        self.wait(lambda: self.samples(job) > before, f"further reports of job {job}")
+        said = self.site.on("ctl", "onesctl nodes --json")
+        assert not json.loads(said)["nodes"][0]["note"], said
+
+    def samples(self, job: str) -> int:
+        """That onesd knows the job to have trained; -1 before it does."""
+        said = self.site.on("ctl", f"onesctl job {job} --json", check=False)
+        reported = json.loads(said)["job"]["report"] if said else None
+        return int(reported["samples"]) if reported else -1
 
     def cancel(self, job: str) -> None:
         self.site.on("ctl", f"scancel {job}")
@@ -118,19 +132,23 @@ class Jobs:
         left = "ls /var/spool/ones-stage"
         self.wait(lambda: site.on("n1", left) == "", "the staged data removed")
 
-    def live(self) -> None:
+    def train(self) -> str:
+        """Begin a training that can be resized live."""
+        self.site.write("ctl", "/home/alice/train.sh", TRAINING)
+        options = "--parsable --elastic=1-4 --gpus=1 --no-kill"
+        job = self.site.on("ctl", f"sbatch {options} train.sh", "alice")
+        self.wait(lambda: bool(self.of(job).get("gpus")), f"job {job} at work")
+        return job
+
+    def live(self, job: str) -> None:
         """A training grows by a satellite, and the satellite is let go again."""
-        site = self.site
-        site.on("n1", "apt-get install --yes --no-install-recommends python3-torch")
-        site.write("ctl", "/home/alice/train.sh", TRAINING)
-        job = site.on("ctl", "sbatch --parsable --elastic=1-4 --gpus=1 --no-kill train.sh", "alice")
-        self.has(job, 1)
+        site, count = self.site, f"squeue -h -j {job} -O RestartCnt"
+        restarts = site.on("ctl", count)
         self.ask(job, 3)
         self.has(job, 3)
         shown = site.on("ctl", "squeue -h -O admin_comment:60")
         assert "ONES1S:" in shown, f"no satellite among {shown}"
-        assert site.on("ctl", f"squeue -h -j {job} -O RestartCnt") == "0"
+        assert site.on("ctl", count) == restarts
         self.ask(job, 1)
         self.has(job, 1)
         self.cancel(job)
-        site.on("n1", "apt-get purge --autoremove --yes python3-torch")

@@ -111,14 +111,3 @@ class Sandboxes:
             self.rows.setdefault(attempt, {})[who] = why or "yes"
         result: dict[str, dict[str, str]] = found
         return result
-
-    def table(self) -> list[str]:
-        """Each attempt and who may it, the reason in the kernel's words where not."""
-        columns = list(dict.fromkeys(who for row in self.rows.values() for who in row))
-        lines = [["tried", *columns]]
-        lines += [[name, *(row.get(who, "") for who in columns)] for name, row in self.rows.items()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return [
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]

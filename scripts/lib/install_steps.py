@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from install_jobs import COUNTING, Jobs
 from install_sandbox import Sandboxes
 from install_site import HOSTS, ROOT, Site
 from pages import FROM_PACKAGES, Typed, typed
 
-NOT_TRIED = (
-    "Debian 12, Slurm 22.05: none, for want of python3-msgspec, aiohttp 3.9, NumPy 1.26, SciPy 1.11"
-)
 INVENTORY = """[ones_controller]
 ctl
 [ones_nodes]
@@ -31,6 +24,7 @@ ansible_connection=local
 ansible_become=false
 ones_packages=/root/ones
 """
+RUNS = "squeue -h -j {job} -O StartTime,RestartCnt"
 PLAIN = "sbatch --parsable --wait --gpus=1 --wrap true"
 
 
@@ -43,11 +37,13 @@ class Journey:
     packages: Path
     done: dict[str, str] = field(default_factory=dict)
     before: dict[str, set[str]] = field(default_factory=dict)
-    job: str = ""
+    job: str = ""  # that counts
+    training: str = ""  # that can be resized live
+    jobs: Jobs = field(init=False)
     sandboxes: Sandboxes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sandboxes = Sandboxes(self.site)
+        self.jobs, self.sandboxes = Jobs(self.site), Sandboxes(self.site)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -83,36 +79,23 @@ class Journey:
             job = site.submit("--elastic --gpus=2", "sleep 1")
             self.ended(job, within=60)
         with self.step("elastic job"):
-            site.follow(self.page(lambda section: section.startswith("7.")))
-            site.hosts.eventually(
-                lambda: "hold yes" in site.on("ctl", "cat /run/ones/heartbeat", check=False),
-                within=60,
-                what="a heartbeat that lets jobs be held",
-            )
-            self.job = site.submit("--elastic=1-4 --gpus=1", COUNTING.format(samples=3000))
-            site.hosts.eventually(
-                lambda: site.state(self.job) == "RUNNING", within=120, what="a job started by onesd"
-            )
-            site.hosts.eventually(
-                lambda: "samples" in site.on("ctl", f"onesctl job {self.job}", check=False),
-                within=60,
-                what="the job's own report, by way of its agent",
-            )
+            self.act()
+        with self.step("neighbours"):
+            self.neighbours()
         with self.step("upgrade"):
             self.upgrade()
+        with self.step("live"):
+            self.jobs.steer()
+            self.jobs.live(self.training)
         with self.step("sandbox"):
             self.sandboxes.check()
-        jobs = Jobs(site)
         with self.step("restart"):
-            jobs.steer()
-            jobs.survive()
+            self.jobs.survive()
         with self.step("resize"):
-            jobs.resize()
+            self.jobs.resize()
         with self.step("stage-in"):
-            jobs.stage_in()
-        with self.step("live"):
-            jobs.live()
-            jobs.let_go()
+            self.jobs.stage_in()
+            self.jobs.let_go()
         with self.step("remove at once"):
             self.remove_at_once()
         with self.step("remove"):
@@ -122,27 +105,70 @@ class Journey:
         with self.step("Ansible"):
             self.play()
 
-    def upgrade(self) -> None:
-        """The new packages by the same words, under a running job and the operator's settings."""
-        site, running = self.site, f"squeue -h -j {self.job} -O StartTime,RestartCnt"
-        settings = "cat /etc/ones/ones.toml"
-        was = site.on("ctl", running), site.on("ctl", settings), site.on("n1", settings)
-        assert was[0], "the job ended before the upgrade; give it more samples"
-        old = {host: site.on(host, "pgrep -f 'bin/ones(d|-agent)'") for host in HOSTS}
-        site.bring(self.packages)
-        site.follow(self.page(lambda section: section.startswith("1.")))
-        assert (site.on("ctl", running), site.on("ctl", settings), site.on("n1", settings)) == was
-        for host, unit in (("ctl", "onesd"), ("n1", "ones-agent")):
-            assert site.on(host, f"systemctl is-active {unit}") == "active"
-            assert site.on(host, "pgrep -f 'bin/ones(d|-agent)'") != old[host], f"old {unit}"
-        version = site.on("ctl", "onesd --version").split()[-1]
+    def act(self) -> None:
+        """Enabled: onesd starts two elastic jobs, of which it hears."""
+        site = self.site
+        site.follow(self.page(lambda section: section.startswith("7.")))
         site.hosts.eventually(
-            lambda: version in site.on("ctl", "onesctl status", check=False) or not version,
+            lambda: "hold yes" in site.on("ctl", "cat /run/ones/heartbeat", check=False),
             within=60,
-            what=f"onesd {version} that answers",
+            what="a heartbeat that lets jobs be held",
         )
-        self.ended(self.job, within=900)
-        assert site.on("ctl", f"cat /home/alice/result-{self.job}.json") == '{"samples": 3000}'
+        # Of one size, so that no policy has a reason to restart it while we look.
+        self.job = site.submit("--elastic=2 --gpus=2", COUNTING.format(samples=100000))
+        site.hosts.eventually(
+            lambda: site.state(self.job) == "RUNNING", within=120, what="a job started by onesd"
+        )
+        self.training = self.jobs.train()
+        self.go_on()
+        # Or a policy would have reasons of its own to move them while we look.
+        site.on("ctl", "onesctl pause")
+
+    def neighbours(self) -> None:
+        """The node upgraded before the controller, and back again: jobs and reports go on."""
+        was = self.running()
+        self.install("n1", self.packages)
+        self.go_on()
+        self.install("n1", self.earlier, "--allow-downgrades")
+        self.go_on()
+        assert self.running() == was
+
+    def upgrade(self) -> None:
+        """The new packages by the same words, under running jobs and the operator's settings."""
+        was = self.running(), self.settings()
+        units = {"ctl": "onesd", "n1": "ones-agent"}
+        old = {host: self.site.on(host, "pgrep -f 'bin/ones(d|-agent)'") for host in HOSTS}
+        for host, unit in units.items():
+            self.install(host, self.packages)
+            assert self.site.on(host, f"systemctl is-active {unit}") == "active"
+            assert self.site.on(host, "pgrep -f 'bin/ones(d|-agent)'") != old[host], f"old {unit}"
+            # First with the agent of before.
+            self.go_on()
+        assert (self.running(), self.settings()) == was
+        self.site.on("ctl", f"onesctl resume && scancel {self.job}")
+
+    def install(self, host: str, packages: Path, *options: str) -> None:
+        """These packages in the place of others, by the page's own words."""
+        self.site.bring(packages)
+        commands = self.page(lambda section: section.startswith("1."))
+        command = " ".join(["apt-get install", *options])
+        for one in commands:
+            if one.node == host:
+                self.site.on(host, one.command.replace("apt-get install", command), one.user)
+
+    def running(self) -> list[str]:
+        """Since when the jobs run, and after how many restarts."""
+        found = [self.site.on("ctl", RUNS.format(job=job)) for job in (self.job, self.training)]
+        assert all(found), "a job ended before the upgrade; give it more to do"
+        return found
+
+    def settings(self) -> list[str]:
+        return [self.site.on(host, "cat /etc/ones/ones.toml") for host in HOSTS]
+
+    def go_on(self) -> None:
+        """Reports of both jobs come through, by the agent and onesd that are there now."""
+        for job in (self.job, self.training):
+            self.jobs.goes_on(job)
 
     def remove_at_once(self) -> None:
         """Without section 8: refused while Slurm calls the hook, and no job stays held after it."""
@@ -213,41 +239,3 @@ class Journey:
         self.site.hosts.eventually(
             lambda: self.site.state(job) == "COMPLETED", within=within, what=f"job {job} at its end"
         )
-
-
-def main() -> None:
-    """Take the way, print the table; exit status 1 where a step failed."""
-    parser = argparse.ArgumentParser(prog="test-install", description=__doc__)
-    parser.add_argument("--image", required=True)
-    parser.add_argument("--earlier", type=Path, required=True)
-    parser.add_argument("--packages", type=Path, required=True)
-    given = parser.parse_args()
-    site = Site(os.environ.get("ONES_CLUSTER_NAME", "ones-install"), given.image)
-    journey = Journey(site, given.earlier, given.packages)
-    fault = None
-    site.down()
-    try:
-        journey.travel()
-    except (AssertionError, pytest.fail.Exception, subprocess.TimeoutExpired) as error:
-        fault = error
-        for host, unit in (("ctl", "onesd"), ("n1", "ones-agent")):
-            print(
-                site.on(host, f"journalctl -u {unit} -n 20 --no-pager", check=False),
-                file=sys.stderr,
-            )
-    slurm = site.on("ctl", "dpkg-query -W -f '${Version}' slurm-client", check=False)
-    debian = site.on("ctl", ". /etc/os-release && echo $PRETTY_NAME", check=False)
-    if "ONES_INSTALL_KEEP" not in os.environ:
-        site.down()
-    columns = {"distribution": debian, "Slurm release": slurm, **journey.done}
-    widths = [max(len(name), len(said)) for name, said in columns.items()]
-    for line in (columns.keys(), columns.values()):
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
-    print(NOT_TRIED)
-    print("\nUnder systemd, in these containers:", *journey.sandboxes.table(), sep="\n")
-    if fault is not None:
-        sys.exit(f"test-install: error: {list(journey.done)[-1]}: {fault}")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,10 @@
 
 environment=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/.venv
 
-# ensure_python: an up-to-date environment with the working tree installed in it.
+# ensure_python [EXTRA]: an up-to-date environment with the working tree installed in it, with what
+# that extra of setup.cfg asks for (test). `environment` says where it is.
 ensure_python() {
-    local python wanted stamp=$environment/installed
+    local extra=${1:-test} python wanted stamp=$environment/installed
     python=$(find_python) || {
         on_debian_as_root || die "Python 3.11 or newer with venv is needed; install python3 and python3-venv"
         say "installing python3 and python3-venv with apt-get"
@@ -16,9 +17,26 @@ ensure_python() {
     if [[ ! -e $stamp ]] || [[ $(< "$stamp") != "$wanted" ]]; then
         say "setting up $environment"
         "$python" -m venv "$environment"
-        "$environment/bin/pip" install --quiet --disable-pip-version-check --editable '.[test]'
+        "$environment/bin/pip" install --quiet --disable-pip-version-check --editable ".[$extra]"
         echo "$wanted" > "$stamp"
     fi
+}
+
+# ensure_torch: the same beside it, with the newest PyTorch, whose FSDP2 works over gloo: half a gigabyte on the index.
+ensure_torch() {
+    environment=$environment-torch
+    ensure_python torch
+}
+
+# run_torch WORDS...: become that environment's Python, or that of TORCH_PYTHON, which is there already.
+run_torch() {
+    local python=${TORCH_PYTHON:-}
+    if [[ -z $python ]]; then
+        ensure_torch
+        python=$environment/bin/python
+    fi
+    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+    exec "$python" "$@"
 }
 
 # find_python: the first interpreter that is new enough and can make environments.
@@ -46,10 +64,10 @@ ensure_browser() {
 check_types() {
     local tree=build/types/ones room
     mkdir -p "$tree"
-    for room in policies estimator slurm_ext daemon; do
+    for room in __init__.py policies estimator slurm_ext daemon; do
         ln -sfn "../../../$room" "$tree/$room"
     done
     (cd build/types && MYPYPATH=. "$environment/bin/mypy" --config-file ../../setup.cfg \
-        --namespace-packages --explicit-package-bases -p ones.policies -p ones.estimator \
+        --namespace-packages --explicit-package-bases -m ones -p ones.policies -p ones.estimator \
         -p ones.slurm_ext -p ones.daemon)
 }

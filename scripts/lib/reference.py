@@ -27,6 +27,7 @@ from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.release import main as release
 from ones.daemon.wire import GpuSample
 from ones.slurm_ext.runtime.launcher import parser as ones_run
+from ones.slurm_ext.runtime.live.orders import parser as ones_order
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 WRITTEN = "<!-- Written by scripts/reference from the code: change it there. -->\n\n"
@@ -85,7 +86,7 @@ def manual() -> dict[str, str]:
 def programs() -> list[command_pages.Page]:
     """Every program that people call."""
     clicked = [command_pages.of_click(name, command) for name, command in COMMANDS.items()]
-    return [*clicked, command_pages.of_argparse(ones_run())]
+    return [*clicked, *(command_pages.of_argparse(each()) for each in (ones_run, ones_order))]
 
 
 def configuration() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,42 @@ from ones.slurm_ext.runtime.sampling import Sampler
 
 class StateFault(OnesError):
     """A state can't be kept in a checkpoint, or the checkpoint holds another script's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How a script wants its model to be cut over the workers."""
+
+    wrap: Callable[[Any, Any], object] | None = None  # cuts a model over a mesh, in place
+    shards: int | None = None  # workers that share a copy; None: all
+    copy_steps: int | None = None  # from one copy of each slice on a neighbour to the next
+    options: Mapping[str, Any] = field(default_factory=dict)  # of fully_shard
+
+
+class Writing(Protocol):
+    """A checkpoint that is being written beside training."""
+
+    def done(self) -> bool: ...
+
+    def finish(self) -> None:
+        """Wait for its end. Raises OSError where a worker could not write."""
+        ...
+
+
+class Shards(Protocol):
+    """The state of sharded models in a checkpoint. All workers call these, in the same order."""
+
+    def restore_model(self, models: Sequence[Any]) -> None:
+        """Read the state of the last of the models."""
+        ...
+
+    def restore_tracked(self, models: Sequence[Any], index: int, each: Any) -> None:
+        """Read the state of the object that was tracked as the index-th."""
+        ...
+
+    def check_all_given(self, models: int, tracked: int) -> None:
+        """Raise StateFault where it holds more than that."""
+        ...
 
 
 class Framework(Measures, Protocol):
@@ -59,6 +96,27 @@ class Framework(Measures, Protocol):
 
     def adopt(self, wrapped: Any, weight: Callable[[], float]) -> None:
         """Average and measure the gradients of a model that somebody else has wrapped."""
+        ...
+
+    def shard(self, model: Any, weight: Callable[[], float], cutting: Cutting) -> None:
+        """Cut the model over the workers, in place, its gradients averaged with their weights."""
+        ...
+
+    def check_cut(self, models: Sequence[Any]) -> None:
+        """Raise StateFault where these models have got parameters since they were cut."""
+        ...
+
+    def save_shards(
+        self, folder: Path, models: Sequence[Any], tracked: Sequence[Any], *, beside: bool
+    ) -> Writing | None:
+        """Write every worker's part of a checkpoint; with `beside`, perhaps beside training.
+
+        Collective. Raises OSError on all workers where one of them could not write.
+        """
+        ...
+
+    def kept_shards(self, folder: Path) -> Shards:
+        """What such a checkpoint holds. Raises StateFault where it is none."""
         ...
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
@@ -120,6 +178,20 @@ class PlainFramework:
 
     def adopt(self, wrapped: Any, weight: Callable[[], float]) -> None:
         pass
+
+    def shard(self, model: Any, weight: Callable[[], float], cutting: Cutting) -> None:
+        raise StateFault("job.fsdp needs PyTorch; install torch")
+
+    def check_cut(self, models: Sequence[Any]) -> None:
+        pass
+
+    def save_shards(
+        self, folder: Path, models: Sequence[Any], tracked: Sequence[Any], *, beside: bool
+    ) -> Writing | None:
+        raise NotImplementedError
+
+    def kept_shards(self, folder: Path) -> Shards:
+        raise NotImplementedError
 
     def watch(self, samples: int) -> None:
         pass

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ones.slurm_ext.errors import OnesError
-from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment
+from ones.slurm_ext.runtime.checkpoint import STATE, Checkpoint, Checkpoints, Moment
 from ones.slurm_ext.runtime.environment import Environment, Place
-from ones.slurm_ext.runtime.framework import Framework, StateFault
+from ones.slurm_ext.runtime.framework import Cutting, Framework, Shards, StateFault, Writing
 from ones.slurm_ext.runtime.gradients import NoiseMeter
 from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.meter import Meter
@@ -25,6 +25,7 @@ from ones.slurm_ext.runtime.signals import Request, Requests
 log = logging.getLogger(__name__)
 JUST_SAVED = 60.0  # seconds: a stop that soon after an asked-for checkpoint is the move it was for
 STOPPED = 143  # exit code of a process that SIGTERM ended
+BOTH = "job.ddp() and job.fsdp() don't go together; give all models to job.fsdp()"
 
 
 class UsageFault(OnesError):
@@ -88,6 +89,9 @@ class Job:
         self._moment = moment
         self._found = found  # rank 0's; its state is read when the first model or object needs it
         self._restored: Any = None
+        self._sharded = False
+        self._shards: Shards | None = None
+        self._writing: tuple[Moment, Writing] | None = None
         self._rule = rule
         self._warmup_steps = warmup_steps
         self._division: Division | None = None
@@ -161,15 +165,71 @@ class Job:
         cut = self._cut
         return -(-(cut.samples - self._moment.progress.position) // cut.batch)
 
+    @property
+    def weight(self) -> float:
+        """What to multiply this worker's mean loss by where another library averages gradients.
+
+        Shares of a step differ by a sample at most; a plain mean over workers takes them for equal.
+        `ddp` and `adopt` on a DistributedDataParallel see to that by themselves.
+        """
+        return self._weight() * self.world_size
+
     def ddp(self, model: Any, **options: Any) -> Any:
         """The model, restored, and wrapped in DistributedDataParallel where there are others.
 
         Gradients are averaged over samples, so shares of unequal size do no harm.
         """
+        if self._sharded:
+            raise UsageFault(BOTH)
         if self._found is not None:
             model.load_state_dict(self._kept("models", len(self._models)))
         self._models.append(model)
         return self._framework.wrap(model, self._weight, **options)
+
+    def fsdp(
+        self,
+        model: Any,
+        wrap: Callable[[Any, Any], object] | None = None,
+        *,
+        shards: int | None = None,
+        copy_steps: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """The same model, cut over the workers by FSDP2, and restored.
+
+        `wrap(model, mesh)` calls torch's `fully_shard` on its parts as it likes; without it, each
+        layer in a list of modules is one part, with `options` for `fully_shard`. A model that the
+        script has wrapped already is taken as it is. With `shards`, so many workers share one copy
+        of the model, and the others hold further copies (HSDP); a group that is called alike on
+        all workers, one node's say. Gradients are averaged over samples.
+
+        Under --live `copy_steps` has each worker's slice kept a second time by a neighbour on
+        another node, every so many steps: without further copies of the model a lost worker then
+        costs those steps, and not all since the last checkpoint.
+        """
+        if self._models and not self._sharded:
+            raise UsageFault(BOTH)
+        for name, given in (("shards", shards), ("copy_steps", copy_steps)):
+            if given is not None and given < 1:
+                raise UsageFault(
+                    f"{name} is {given}; give a whole number from 1 up, or leave it out"
+                )
+        self._sharded = True
+        cutting = Cutting(wrap, shards, copy_steps, options)
+        self._framework.shard(model, self._weight, cutting)
+        self._models.append(model)
+        if self._kept_shards is not None:
+            self._kept_shards.restore_model(self._models)
+        return model
+
+    @property
+    def _kept_shards(self) -> Shards | None:
+        """What the checkpoint holds of sharded models; None where there is none to restore here."""
+        if self.checkpoint is None or self._live is not None:
+            return None
+        if self._shards is None:
+            self._shards = self._framework.kept_shards(self.checkpoint)
+        return self._shards
 
     def track(self, *objects: Any) -> None:
         """Keep these objects' `state_dict()` in checkpoints, and restore it now.
@@ -178,12 +238,16 @@ class Job:
         """
         for each in objects:
             state = None
-            if self.resumed:
+            if self._sharded:
+                if self._kept_shards is not None:
+                    index = len(self._tracked)
+                    self._kept_shards.restore_tracked(self._models, index, each)
+            elif self.resumed:
                 kept = self._kept("tracked", len(self._tracked))
                 state = self._framework.unpack(self._framework.share(self._framework.pack(kept)))
             if state is not None:
                 each.load_state_dict(state)
-            else:
+            elif not (self._sharded and hasattr(each, "param_groups")):
                 # Found out now, and not in the run that needs the checkpoint.
                 self._framework.check(each.state_dict())
             self._tracked.append(each)
@@ -207,6 +271,11 @@ class Job:
         In the run that goes on from it, `checkpoint` is that folder.
         """
         self._not_live("job.saves_with()")
+        if self.checkpoint is not None and (self.checkpoint / STATE).exists():
+            raise UsageFault(
+                f"checkpoint {self.checkpoint} was written from job.ddp() and job.track(), and not"
+                " by job.saves_with()'s function; use what wrote it, or remove it"
+            )
         self._saver = save
 
     def defers(self, call: Callable[[Request], None]) -> None:
@@ -320,16 +389,12 @@ class Job:
         """
         if self._live is not None and self._live.lost:
             return self._live.mend(self)
-        before = self._moment.progress
-        size = self._cut.step_size(before.position)
-        if size < 1:
+        if self._cut.step_size(self._moment.progress.position) < 1:
             raise UsageFault(
                 "job.step() was called after the epoch's last step;"
                 " call it once for each batch of the job's loader"
             )
-        self._moment = replace(
-            self._moment, progress=before.after(size), ramp=self._moment.ramp.after_step()
-        )
+        self._moment = self._committed()
         self._meter.step(loss=loss, accuracy=accuracy)
         self._noise.after_step(reference=self._submitted)
         self._watch()
@@ -339,12 +404,20 @@ class Job:
         request = self._wanted() if alone else Request(self._framework.agreed())
         if request is not Request.NOTHING:
             self._answer(request)
+        if self._checkpoints is not None:
+            self._written(self._checkpoints, wait=False)
         changed = self._live is not None and self._live.at_boundary(self)
         if not alone and not changed:
             self._framework.propose(self._wanted())
         if self._meter.due:
             self._report()
         return changed
+
+    def _committed(self) -> Moment:
+        """The moment after the step under way."""
+        now = self._moment
+        size = self._cut.step_size(now.progress.position)
+        return replace(now, progress=now.progress.after(size), ramp=now.ramp.after_step())
 
     def untimed(self) -> None:
         """Say that what lies between the last step and here is no part of the next one's time."""
@@ -357,6 +430,8 @@ class Job:
 
     def close(self) -> None:
         """Say the last word and leave the other workers; done by itself at exit."""
+        if self._checkpoints is not None:
+            self._written(self._checkpoints)
         if self._reporter is not None:
             self._reporter.close()
             self._reporter = None
@@ -485,12 +560,16 @@ class Job:
             self._moment, noise=self._noise.read(), declared=dict(self._declared)
         )
         path = None
-        if self._saver is not None:
-            path = self._save_together(checkpoints, self._saver)
+        if self._saver is not None or self._sharded:
+            path = self._save_together(checkpoints)
         elif self.rank == 0:
             path = self._save_alone(checkpoints)
-        if path is not None and self._reporter is not None:
-            self._reporter.confirm(samples=self.samples, path=str(path))
+        if path is not None:
+            self._confirm(path)
+
+    def _confirm(self, path: Path) -> None:
+        if self._reporter is not None:
+            self._reporter.confirm(samples=int(path.name), path=str(path))
 
     def _save_alone(self, checkpoints: Checkpoints) -> Path | None:
         state = {
@@ -503,16 +582,59 @@ class Job:
             log.warning("ones: no checkpoint: %s; training goes on", fault)
             return None
 
-    def _save_together(self, checkpoints: Checkpoints, save: Callable[[Path], None]) -> Path | None:
+    def _save_together(self, checkpoints: Checkpoints) -> Path | None:
         """Have all workers write; what rank 0 then makes of it is None on the others."""
-        draft = checkpoints.begin(self._moment) if self.rank == 0 else None
-        told = self._framework.share(str(draft or "").encode()).decode()
-        if told:
-            save(Path(told))
-            self._framework.barrier()
-        if self.rank:
+        self._written(checkpoints)  # what is still being written beside training
+        draft, refused = None, ""
+        if self.rank == 0:
+            try:
+                draft = checkpoints.begin(self._moment)
+            except OSError as fault:
+                refused = str(fault)
+        told = self._framework.share(json.dumps([str(draft or ""), refused]).encode()) or b'["",""]'
+        folder, refused = json.loads(told)
+        try:
+            if refused:
+                raise OSError(refused)
+            if folder and not self._write_together(Path(folder)):
+                return None
+            if self.rank:
+                return None
+            return checkpoints.complete(self._moment) if folder else checkpoints.path(self._moment)
+        except OSError as fault:
+            if not self.rank:
+                log.warning("ones: no checkpoint: %s; training goes on", fault)
             return None
-        return checkpoints.complete(self._moment) if told else checkpoints.path(self._moment)
+
+    def _write_together(self, folder: Path) -> bool:
+        """Write all workers' parts into the folder; False where that goes on beside training."""
+        if self._saver is not None:
+            self._saver(folder)
+        else:
+            # Who has asked for a checkpoint waits for it, and nobody for a regular one.
+            beside = self._requests.pending is Request.NOTHING and self._live is None
+            beside = self._framework.share(b"1" if beside else b"0") == b"1"
+            writing = self._framework.save_shards(
+                folder, self._models, self._tracked, beside=beside and self.world_size > 1
+            )
+            if writing is not None:
+                self._writing = self._moment, writing
+                return False
+        self._framework.barrier()
+        return True
+
+    def _written(self, checkpoints: Checkpoints, *, wait: bool = True) -> None:
+        """Let the checkpoint exist that was written beside training, once all of it is there."""
+        if self._writing is None or not (wait or self._writing[1].done()):
+            return
+        (moment, writing), self._writing = self._writing, None
+        try:
+            writing.finish()
+            if self.rank == 0:
+                self._confirm(checkpoints.complete(moment))
+        except OSError as fault:
+            if not self.rank:
+                log.warning("ones: no checkpoint: %s; training goes on", fault)
 
     def _kept(self, kind: str, index: int) -> Any:
         """The state of the model or object that was registered as the index-th."""
@@ -521,8 +643,8 @@ class Job:
         if self._restored is None:
             if not self._found.state.exists():
                 raise StateFault(
-                    f"checkpoint {self._found.path} was written by job.saves_with()'s function, and"
-                    " not from job.ddp() and job.track(); use job.adopt(), or remove it"
+                    f"checkpoint {self._found.path} was written by job.saves_with()'s function, or"
+                    " from job.fsdp(), and not from job.ddp(); use what wrote it, or remove it"
                 )
             self._restored = self._framework.load(self._found.state)
         kept = self._restored[kind]
@@ -534,6 +656,11 @@ class Job:
         return kept[index]
 
     def _check_restored(self) -> None:
+        if self._sharded:
+            self._framework.check_cut(self._models)
+            if self._kept_shards is not None:
+                self._kept_shards.check_all_given(len(self._models), len(self._tracked))
+            return
         if self._found is None or self._restored is None:
             return
         for kind, given in (("models", self._models), ("tracked", self._tracked)):

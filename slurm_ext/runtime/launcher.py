@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from ones.slurm_ext.runtime.environment import (
     slurm_place,
     tasks_on_node,
 )
+from ones.slurm_ext.runtime.version import SayVersion
 
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL for the workers that outlive a failed one
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -61,16 +63,6 @@ class Program:
         return self.is_module or self.name.endswith(".py")
 
 
-class _Version(argparse.Action):
-    """Looks the version up only where it is asked for: that takes a while."""
-
-    def __call__(self, *_: object) -> NoReturn:
-        from importlib.metadata import version  # noqa: PLC0415
-
-        print(f"ones-run, version {version('ones-slurm')}")
-        sys.exit(0)
-
-
 def parser() -> argparse.ArgumentParser:
     """What ones-run is told."""
     found = argparse.ArgumentParser(
@@ -78,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         description="Start one worker of a training script for each GPU of this node.",
         epilog="Example: srun --ntasks-per-node=1 ones-run train.py --epochs=10",
     )
-    found.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    found.add_argument("--version", action=SayVersion, nargs=0, help="say which version this is")
     found.add_argument("--workers", type=int, help="workers on this node (default: its GPUs)")
     found.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
     found.add_argument("--live", action="store_true", help="let workers come and go (docs/live.md)")
@@ -171,10 +163,23 @@ def become(program: Program, place: Place) -> NoReturn:
             runpy.run_path(program.name, run_name="__main__")
     except SystemExit as leaving:
         code = _exit_code(leaving)
+    except OnesError as fault:
+        print(f"ones-run: error: {_place_in(program, fault)}{fault}", file=sys.stderr)
+        code = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
     _leave(code)
+
+
+def _place_in(program: Program, fault: BaseException) -> str:
+    """Where in the script a fault of the way it uses our library arose: `train.py:41: `."""
+    own = [
+        f"{program.name}:{line}: "
+        for frame, line in traceback.walk_tb(fault.__traceback__)
+        if frame.f_code.co_filename == program.name
+    ]
+    return own[-1] if own else ""
 
 
 def _exit_code(leaving: SystemExit) -> int:

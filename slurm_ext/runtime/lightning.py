@@ -1,6 +1,6 @@
 """PyTorch Lightning: a callback that makes a Trainer's job resizable by restart.
 
-    elastic = Elastic()
+    elastic = ones.LightningCallback()
     trainer = L.Trainer(max_epochs=20, callbacks=[elastic], **elastic.here)
     trainer.fit(module, elastic.loader(dataset, batch_size=128), ckpt_path=elastic.checkpoint)
 
@@ -38,7 +38,7 @@ STATE = "lightning.ckpt"
 class EpochSteps:
     """The sampler's batches, in the number that Lightning expects: with the steps already done."""
 
-    def __init__(self, sampler: Sampler, elastic: Elastic) -> None:
+    def __init__(self, sampler: Sampler, elastic: LightningCallback) -> None:
         self._sampler = sampler
         self._elastic = elastic
 
@@ -49,7 +49,7 @@ class EpochSteps:
         return self._elastic.steps + self._elastic.job.steps_left
 
 
-class Elastic(Callback):  # type: ignore[misc,unused-ignore]
+class LightningCallback(Callback):  # type: ignore[misc,unused-ignore]
     """Joins the job, and then keeps it and a Trainer together. Takes what `ones.init` takes."""
 
     def __init__(self, **options: Any) -> None:
@@ -117,8 +117,8 @@ class Elastic(Callback):  # type: ignore[misc,unused-ignore]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.accumulate_grad_batches != 1:
             raise UsageFault(
-                "accumulate_grad_batches can't be used with Elastic, whose batch size is that of"
-                " all GPUs together; leave it out"
+                "accumulate_grad_batches can't be used with LightningCallback, whose batch size is"
+                " that of all GPUs together; leave it out"
             )
         if trainer.world_size != self.job.world_size:
             raise UsageFault(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,9 @@ class Division:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The order of an epoch, the same for ever: RandomState's stream is frozen."""
+        # Here, as whoever starts workers has no use for it, and it takes a tenth of a second.
+        import numpy as np  # noqa: PLC0415
+
         if not self.shuffle:
             return np.arange(self.samples)
         bits = np.random.MT19937(np.random.SeedSequence((self.seed, epoch)))

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from ones.slurm_ext.runtime.checkpoint import Checkpoint, Checkpoints, Moment, moment_from
 from ones.slurm_ext.runtime.environment import Environment, read_environment
 from ones.slurm_ext.runtime.framework import Framework, PlainFramework
-from ones.slurm_ext.runtime.job import Job
+from ones.slurm_ext.runtime.job import Job, UsageFault
 from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.live.member import AGAIN, FD
 from ones.slurm_ext.runtime.reporting import Reporter
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ones.slurm_ext.runtime.live.resizing import Resizing
 
 log = logging.getLogger(__name__)
+OLDEST_TORCH = (2, 6)
 
 
 def start(
@@ -84,6 +86,7 @@ def start(
 def _framework(backend: str | None) -> tuple[Framework, Resizing | None]:
     if importlib.util.find_spec("torch") is None:
         return PlainFramework(), None
+    _check_torch()
     if FD in os.environ:
         from ones.slurm_ext.runtime.live.resizing import resizing  # noqa: PLC0415 (heavy)
 
@@ -91,6 +94,15 @@ def _framework(backend: str | None) -> tuple[Framework, Resizing | None]:
     from ones.slurm_ext.runtime.torch_framework import TorchFramework  # noqa: PLC0415 (heavy)
 
     return TorchFramework(backend), None
+
+
+def _check_torch() -> None:
+    import torch  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 (heavy)
+
+    said = str(torch.__version__)
+    if tuple(map(int, re.findall("[0-9]+", said)[:2])) < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        raise UsageFault(f"PyTorch {said} is too old for ones; install {wanted} or newer")
 
 
 def _folder(environment: Environment, checkpoints: Path | None) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -15,10 +15,10 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 
 from ones.slurm_ext.runtime.checkpoint import Writable
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.framework import Cutting, Shards, StateFault, Writing
 from ones.slurm_ext.runtime.gradients import Pending
 from ones.slurm_ext.runtime.sampling import Sampler
-from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
+from ones.slurm_ext.runtime.torch_gradients import LoneNorms, Norms, WorkersNorms
 
 LAST_CALLBACK = 0.2  # seconds
 CONTROL_TIMEOUT = timedelta(minutes=30)  # torch's own default; a dead worker shows at once
@@ -33,7 +33,8 @@ class TorchFramework:
         self._control: Any = None  # a group on the CPU, so that agreeing never waits for a GPU
         self._vote: Any = None
         self._verdict: Any = None
-        self._norms: LoneNorms | WorkersNorms = LoneNorms()
+        self._norms: Norms = LoneNorms()
+        self._beside: Any = None  # a group for what is written beside training
         self.device: Any = torch.device("cpu")
 
     def connect(self, place: Place) -> None:
@@ -143,6 +144,59 @@ class TorchFramework:
         wrapped.register_comm_hook(
             weight, lambda weight, bucket: norms.average(model, weight(), bucket)
         )
+
+    def shard(self, model: Any, weight: Callable[[], float], cutting: Cutting) -> None:
+        from ones.slurm_ext.runtime import sharding  # noqa: PLC0415 (heavy, and few need it)
+
+        if fault := sharding.supported():
+            raise StateFault(fault)
+        if self._control is None:
+            self._norms.add(model)
+            return
+        workers = dist.get_world_size()
+        copies, cut = sharding.copies(workers, cutting.shards)
+        mesh = dist.init_device_mesh(
+            self.device.type, (copies, cut), mesh_dim_names=("copies", "shards")
+        )
+        across = mesh["copies"].get_group() if copies > 1 else None
+        if sharding.parts(model):
+            sharding.check(model, workers)
+            across, copies = None, sharding.copies_of(model)  # FSDP2 averages over them itself
+        else:
+            (cutting.wrap or sharding.by_layers(cutting.options))(model, mesh["shards"])
+            sharding.check(model, cut)
+        if not isinstance(self._norms, sharding.Averaging):
+            self._norms = sharding.Averaging(
+                weight,
+                sharding.Workers(workers, copies=copies, across=across, everybody=self._control),
+            )
+            self._beside = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        self._norms.add(model)
+
+    def check_cut(self, models: Sequence[Any]) -> None:
+        from ones.slurm_ext.runtime import sharding  # noqa: PLC0415 (heavy, and few need it)
+
+        for model in models:
+            if sharding.parts(model):
+                sharding.check_parameters(model)
+
+    def save_shards(
+        self, folder: Path, models: Sequence[Any], tracked: Sequence[Any], *, beside: bool
+    ) -> Writing | None:
+        from ones.slurm_ext.runtime import sharded_checkpoint  # noqa: PLC0415 (heavy)
+
+        return sharded_checkpoint.save(
+            folder,
+            models,
+            tracked,
+            group=self._control,
+            beside=self._beside if beside else None,
+        )
+
+    def kept_shards(self, folder: Path) -> Shards:
+        from ones.slurm_ext.runtime import sharded_checkpoint  # noqa: PLC0415 (heavy)
+
+        return sharded_checkpoint.Kept(folder, group=self._control)
 
     def watch(self, samples: int) -> None:
         self._norms.watch(samples)

@@ -59,7 +59,7 @@ class LoneNorms:
         usable = [each for each in self._parameters.values() if each.requires_grad and each.is_leaf]
         if not samples or not usable:
             return
-        step = _stride(sum(each.numel() for each in usable))
+        step = stride_of(sum(each.numel() for each in usable))
         counts = [-(-each.numel() // step) for each in usable]
         try:
             numbers = self._space(sum(counts), usable[0].device)
@@ -82,8 +82,8 @@ class LoneNorms:
             self._before = samples, self._now
             return None
         first, kept = before
-        squares = [_square(kept), _square(self._now)]
-        squares.append(_square(kept.sub_(self._now)))
+        squares = [square(kept), square(self._now)]
+        squares.append(square(kept.sub_(self._now)))
         self._free = [kept, self._now]
         batch = first + samples
 
@@ -140,7 +140,7 @@ class WorkersNorms:
 
     def add(self, model: Any) -> None:
         numbers = sum(each.numel() for each in model.parameters() if each.requires_grad)
-        self._strides[id(model)] = _stride(numbers)
+        self._strides[id(model)] = stride_of(numbers)
 
     def watch(self, samples: int) -> None:
         parts = min(samples, dist.get_world_size())
@@ -200,7 +200,7 @@ class _Step:
         self._twice |= part in self._known
         self._known.add(part)
         if weight:
-            self._own.append(weight * _square(gradient))
+            self._own.append(weight * square(gradient))
 
     def computed(self, device: Any) -> None:
         """A model's backward pass is through; what is left is waiting for the others."""
@@ -212,7 +212,7 @@ class _Step:
         self.told = True
 
     def after(self, mean: Any, stride: int) -> Any:
-        self._mean.append(_square(mean.detach().reshape(-1)[::stride]))
+        self._mean.append(square(mean.detach().reshape(-1)[::stride]))
         self._ended.append(_moment(mean.device))
         return mean
 
@@ -241,12 +241,12 @@ def _sum(gradient: Any, then: Callable[[Any], Any]) -> Any:
     return future.then(lambda done: then(done.value()[0]))
 
 
-def _stride(numbers: int) -> int:
+def stride_of(numbers: int) -> int:
     """Odd, so that it doesn't fall into step with the rows of a matrix."""
     return -(-numbers // MOST_NUMBERS) | 1
 
 
-def _square(numbers: Any) -> Any:
+def square(numbers: Any) -> Any:
     return torch.linalg.vector_norm(numbers.detach(), dtype=torch.float32).square()
 
 

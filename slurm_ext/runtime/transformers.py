@@ -1,6 +1,6 @@
 """Hugging Face's Trainer: a callback that makes its job resizable by restart.
 
-    elastic = Elastic(batch_size=128)
+    elastic = ones.TransformersCallback(batch_size=128)
     arguments = TrainingArguments(output_dir=..., **elastic.here)
     trainer = Trainer(model, arguments, train_dataset=..., callbacks=[elastic])
     trainer.train(resume_from_checkpoint=elastic.checkpoint)
@@ -27,7 +27,7 @@ from ones.slurm_ext.runtime.signals import Request
 WHERE = "trainer.json"  # in our checkpoint: which one of the Trainer's belongs to it
 
 
-class Elastic(TrainerCallback):  # type: ignore[misc,unused-ignore]
+class TransformersCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Joins the job, and then keeps it and a Trainer together.
 
     `batch_size` is that of all GPUs together; where a GPU holds fewer than its share, say how many

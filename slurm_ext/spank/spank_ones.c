@@ -331,6 +331,25 @@ int slurm_spank_init(spank_t spank, int argc, char *argv[])
 	}
 }
 
+static bool is_batch_script(spank_t spank)
+{
+	uint32_t step;
+
+	return spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+	       step == SLURM_BATCH_SCRIPT;
+}
+
+/* With --gpus-per-task sbatch has GPUs bound to tasks, too. In a job that has shards now, srun would
+ * bind its one task to no GPU (Slurm 26.05). */
+static void forget_binding_of_shards(spank_t spank)
+{
+	char ignored[LONGEST_TEXT + 1];
+
+	if (is_batch_script(spank) &&
+	    spank_getenv(spank, "SLURM_SHARDS_ON_NODE", ignored, sizeof(ignored)) == ESPANK_SUCCESS)
+		spank_unsetenv(spank, "SLURM_TRES_BIND");
+}
+
 /* sbatch writes the submitted request into the job's environment, and Slurm leaves it there when the
  * job starts again in another shape. srun would then ask for GPUs that the job no longer has, or for
  * fewer than it has; without these it takes the job's present allocation. */
@@ -338,10 +357,8 @@ static void forget_submitted_gpus(spank_t spank)
 {
 	static const char *const stale[] = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE",
 					     "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", NULL };
-	uint32_t step;
 
-	if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS ||
-	    step != SLURM_BATCH_SCRIPT)
+	if (!is_batch_script(spank))
 		return;
 	for (int i = 0; stale[i] != NULL; i++)
 		spank_unsetenv(spank, stale[i]);
@@ -403,5 +420,7 @@ int slurm_spank_task_init(spank_t spank, int argc, char *argv[])
 	(void)argc;
 	(void)argv;
 	stage_in_tell(spank);
+	if (is_elastic(spank))
+		forget_binding_of_shards(spank);
 	return ESPANK_SUCCESS;
 }

@@ -13,7 +13,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "uni
 from served_page import ServedPage  # noqa: E402
 from surfer import Surfer, a_browser  # noqa: E402
 
-from ones.daemon.onesd.doors.audit import log as audit_log  # noqa: E402
+from ones.daemon.onesd.audit import log as audit_log  # noqa: E402
 
 
 @pytest.fixture(scope="session")

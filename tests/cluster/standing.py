@@ -17,6 +17,11 @@ HOSTS = ("ctl", "ctl2")
 SHARED = "/home/ones-shared"
 AGENTS = "/etc/ones/ones.d/standby.toml"
 
+SIGNS = (
+    "from ones.daemon.config import load_config; from ones.daemon.signatures import signatures_of;"
+    "signatures_of(load_config().auth_type).sign('none', '', b'')"
+)
+
 
 class Pair:
     """onesd on ctl and ctl2, with their terms and databases in a folder that both see.
@@ -114,7 +119,8 @@ class Pair:
     def start_host(self) -> None:
         name = f"{self.cluster.name}-ctl2"
         subprocess.run(["docker", "start", name], check=True, capture_output=True)
-        there = lambda: not self.cluster.run("ctl2", "munge -n", check=False).returncode  # noqa: E731
+        signs = ["/opt/ones/bin/python", "-c", SIGNS]
+        there = lambda: not self.cluster.run("ctl2", signs, check=False).returncode  # noqa: E731
         self.cluster.eventually(there, within=LOADED * 20, what="ctl2 back")
 
     def asked(self, question: str) -> list[list[Any]]:

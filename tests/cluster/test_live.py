@@ -100,10 +100,7 @@ class Live:
 
     def status(self, job: int, user: str = "alice") -> dict[str, Any] | None:
         """What the job's launcher says of itself; None where it doesn't answer."""
-        order = (
-            "/opt/ones/bin/python -m ones.slurm_ext.runtime.live.orders"
-            f' /home/{user}/ones-checkpoints/{job}/live \'{{"op": "status"}}\''
-        )
+        order = f"/opt/ones/bin/ones-order status /home/{user}/ones-checkpoints/{job}/live"
         node = self.steering.slurm(job, "batchhost")
         done = self.cluster.run(node, order, user, check=False) if node else None
         if done is None or done.returncode != 0:

@@ -45,6 +45,8 @@ NUMBERS = {
 class SimulatedSlurm:
     """What users, onesd and administrators do, as `slurm_jobs.Slurm` has it."""
 
+    owners_suspend = False  # as of Slurm 24.11
+
     def __init__(self) -> None:
         self.world = World(SITE, SETTINGS, rng=Random(1), listener=self._hear)
         self.world.new_jobs_are_held(lambda: True)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from conftest import Cluster
 from facts import Facts
+from releases import OWNERS_SUSPEND, REQUEUE_DELAY, release_of
 
 from ones.slurm_ext.accounting import Run
 from ones.slurm_ext.snapshot import Reservation
@@ -34,6 +35,9 @@ class Slurm:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        release = release_of(self.root("scontrol", "--version"))
+        self.owners_suspend = release >= OWNERS_SUSPEND
+        self.requeue_delay = release >= REQUEUE_DELAY
 
     def submit(self, *options: str, script: str = SCRIPT, user: str = "alice") -> int:
         command = ["sbatch", "--parsable", "--output=%j.out", "--open-mode=append", *options]

@@ -123,7 +123,9 @@ def onesd(*, page: bool) -> Iterator[None]:
     from served_page import ServedPage
 
     from ones.daemon import munge
-    from ones.daemon.onesd.doors import askers, audit
+    from ones.daemon.onesd import audit
+    from ones.daemon.onesd.doors import askers
+    from ones.daemon.signatures import Signatures
 
     def signed(credential: str, *_: str) -> object:
         if not (credential.isascii() and credential.isdecimal() and len(credential) < 10):
@@ -135,8 +137,8 @@ def onesd(*, page: bool) -> Iterator[None]:
     disabled, level = root.manager.disable, root.level
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(munge, "signed", signed),
-        patch.object(munge, "sign", lambda *_: "sealed"),
+        patch.object(Signatures, "signed", lambda _, *asked: signed(*asked)),
+        patch.object(Signatures, "sign", lambda *_: "sealed"),
         patch.object(askers, "trusted", lambda uid: True),  # paced, it would be fed for years
         patch.object(audit.Audit, "refused", lambda *_, **__: None),
         ServedPage(Path(folder)) as served,

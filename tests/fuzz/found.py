@@ -18,6 +18,8 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         b"SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-4]9223372036854775808\n",
         b"SwitchName=" * 6000,
     ),
+    # Spelt out, foreign text was several times as long as it may be.
+    "onesd-answers": (b'{"error":"' + "\ufeff".encode() * 200 + b'"}',),
     # Work that grew with the square of the text.
     "tres": (b"(" * 65536, b"shard:" * 10000, b"shard:1(" + b"9" * 5000 + b"/2)"),
     "sizes": (b"2-1\r\n6",),

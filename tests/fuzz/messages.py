@@ -18,8 +18,8 @@ from ones.daemon.agent.attribution import (
 from ones.daemon.agent.messages import Refused, read_message
 from ones.daemon.agent.node import _environment_of
 from ones.daemon.agent.push import _refusal
+from ones.daemon.onesd.audit import line as audit_line
 from ones.daemon.onesd.books.needs import QUESTION
-from ones.daemon.onesd.doors.audit import _line
 from ones.daemon.onesd.doors.http import _LINK
 from ones.daemon.onesd.doors.orders import _CHOICE, _PAUSE, decoded
 from ones.daemon.onesd.doors.sessions import Sessions
@@ -131,7 +131,7 @@ def _sign_in(data: bytes) -> object:
 
 def _shown(data: bytes) -> object:
     text = data.decode(errors="surrogateescape")
-    line = _line("refused", {"what": text, "why": text, "uid": None})
+    line = audit_line("refused", {"what": text, "why": text, "uid": None})
     must(len(line.splitlines()) == 1 and line.isprintable(), "a line of the audit log is none")
     shown = all_readable({"name": text, "list": [text]})
     msgspec.json.encode(shown)

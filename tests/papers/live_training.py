@@ -28,7 +28,7 @@ def told(*step: float) -> None:
 
 
 def main() -> None:
-    from ones.slurm_ext import runtime as ones
+    import ones
 
     torch.set_num_threads(1)
     job = ones.init(checkpoints=os.environ["CHECKPOINTS"])

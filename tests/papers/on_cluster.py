@@ -18,22 +18,29 @@ from steering import Steering  # noqa: E402
 
 
 @contextmanager
-def steered() -> Iterator[Steering]:
-    """A cluster of its own, or the running one that $ONES_CLUSTER_NAME names; clean before it."""
+def standing() -> Iterator[Cluster]:
+    """A cluster of its own, or the running one that $ONES_CLUSTER_NAME names."""
     cluster = Cluster(os.environ.get("ONES_CLUSTER_NAME", "ones-bench"))
     script = ROOT / "scripts/cluster"
     environment = {**os.environ, "ONES_CLUSTER_NAME": cluster.name}
     was_up = cluster.running()
     if not was_up:
         subprocess.run([script, "up"], env=environment, check=True)
-    onesd = Steering(cluster)
     try:
-        onesd.prepare()
-        yield onesd
-        onesd.prepare()
+        yield cluster
     finally:
         if not was_up:
             subprocess.run([script, "down"], env=environment, check=True)
+
+
+@contextmanager
+def steered() -> Iterator[Steering]:
+    """A cluster as of `standing`, without jobs before and after."""
+    with standing() as cluster:
+        onesd = Steering(cluster)
+        onesd.prepare()
+        yield onesd
+        onesd.prepare()
 
 
 def clock(onesd: Steering, user: str, name: str, *, within: float = 120.0) -> float:

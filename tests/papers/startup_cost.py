@@ -1,8 +1,9 @@
 """What starting our commands costs: CPU seconds of each, the median of several calls.
 
-usage: scripts/benchmark-startup [--calls N]
+usage: scripts/benchmark-startup [--calls N] [--training PYTHON]
 
-`onesd` answers here on a simulated cluster, in this process, and is not counted.
+`onesd` answers here on a simulated cluster, in this process, and is not counted. With --training,
+the Python of an environment with torch and ones-slurm-runtime: what a training pays for the latter.
 """
 
 from __future__ import annotations
@@ -32,17 +33,28 @@ from ones.slurm_ext.simulated.world import World, gpus
 HERE = Path(sys.executable).parent
 NODES, JOBS = 80, 40
 COMPLETE = "a Tab press: "
+TRAINING = (
+    "import torch",
+    "import torch, ones",
+    # The same, and what ones.init() loads for a worker of several.
+    "import torch, ones, ones.slurm_ext.runtime.start, ones.slurm_ext.runtime.torch_framework",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/benchmark-startup", description=__doc__)
     parser.add_argument("--calls", type=int, default=11)
-    calls = parser.parse_args(arguments).calls
+    parser.add_argument("--training", type=Path, metavar="PYTHON")
+    given = parser.parse_args(arguments)
+    calls = given.calls
+    if given.training is not None:
+        print(training_table(given.training, calls))
+        return 0
     with a_served_onesd() as (config, job):
         print("| command | CPU s |\n|---|---|")
         for name, words, environment in commands(job):
-            given = {"ONES_CONF": str(config), **environment}
-            seconds = median(cpu_seconds(words, given) for _ in range(calls))
+            asked = {"ONES_CONF": str(config), **environment}
+            seconds = median(cpu_seconds(words, asked) for _ in range(calls))
             print(f"| `{name}` | {seconds:.3f} |", flush=True)
     return 0
 
@@ -67,6 +79,20 @@ def commands(job: int) -> Iterator[tuple[str, Sequence[str], Mapping[str, str]]]
         yield f"{COMPLETE}{line}", (str(HERE / "onesctl"),), environment
     if squeue := which("squeue"):
         yield "squeue", (squeue,), {}
+
+
+def training_table(python: Path, calls: int) -> str:
+    """One of each after the other, so that what else the machine does falls on all alike."""
+    rounds = [
+        [cpu_seconds((str(python), "-c", line), {"PYTHONPATH": ""}) for line in TRAINING]
+        for _ in range(calls)
+    ]
+    own, *_ = middle = [median(each) for each in zip(*rounds, strict=True)]
+    rows = [
+        f"| `{line}` | {seconds:.3f} | {seconds - own:.3f} |"
+        for line, seconds in zip(TRAINING, middle, strict=True)
+    ]
+    return "\n".join(["| | CPU s | beyond torch's own |", "|---|---|---|", *rows])
 
 
 def cpu_seconds(words: Sequence[str], environment: Mapping[str, str]) -> float:

@@ -229,7 +229,7 @@ class Mixed:
             gpus=job.nodes * job.per_node,
             nodes=frozenset(node.name for node in self.nodes),
             priority=job.priority,
-            per_node=job.per_node,
+            shapes=(Shape(job.nodes, job.per_node),),
             least_nodes=job.nodes,
             limit=job.limit,
             started=here.started if here else None,

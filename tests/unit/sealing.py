@@ -10,6 +10,8 @@ import secrets
 import pytest
 
 from ones.daemon import munge
+from ones.daemon.credentials import Credential
+from ones.daemon.signatures import statement
 
 
 def encode(payload: bytes, *, ttl: int = 60, socket: str | None = None) -> str:
@@ -21,16 +23,16 @@ def encode_as(uid: int, payload: bytes) -> str:
     return base64.b64encode(json.dumps(fields).encode()).decode()
 
 
-def decode(credential: str, *, socket: str | None = None) -> munge.Credential:
+def decode(credential: str, *, socket: str | None = None) -> Credential:
     try:
         fields = json.loads(base64.b64decode(credential))
     except ValueError:
         raise munge.MungeError("Invalid credential format", 8) from None
-    return munge.Credential(fields["uid"], 0, bytes.fromhex(fields["payload"]), 0)
+    return Credential(fields["uid"], 0, bytes.fromhex(fields["payload"]), 0)
 
 
 def sign_as(uid: int, purpose: str, subject: str, body: bytes) -> str:
-    return encode_as(uid, munge._statement(purpose, subject, body))
+    return encode_as(uid, statement(purpose, subject, body))
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,4 +145,4 @@ class AtWork:
     def move(self, move: Move) -> None:
         """Begin a move as if a policy had planned it."""
         (job,) = (job for job in self.onesd.rounds.published.jobs if job.id == move.job)
-        self.onesd.moves.begin(move, {job.id: job}, attach(self.cluster.snapshot()))
+        self.onesd.moves.begin(move, {job.id: job}, attach(self.cluster.snapshot()), by="a test")

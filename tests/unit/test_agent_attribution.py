@@ -176,6 +176,19 @@ def test_a_sluid_cgroup_falls_back_to_the_title(proc: Proc) -> None:
     assert Processes(proc.root).owner(11) == Owner(12, "slurmstepd")
 
 
+def test_who_shares_a_sluid_cgroup_with_a_slurmstepd_is_of_its_job(proc: Proc) -> None:
+    scope = "0::/system.slice/slurmstepd.scope"
+    proc.add_stepd(10, cgroup=f"{scope}/s5K1KKYAYG5D00/step_0/slurm\n")
+    # Its own parent is gone.
+    proc.add(11, parent=1, cgroup=f"{scope}/s5K1KKYAYG5D00/step_0/user/task_0\n")
+    proc.add(12, parent=1, cgroup=f"{scope}/s5K1KKYAYG5D01/step_0/user/task_0\n")
+    proc.add(13, parent=1, cgroup="0::/user.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0\n")
+    processes = Processes(proc.root)
+    assert processes.owner(11) == Owner(12, "cgroup")
+    assert processes.owner(12) is None
+    assert processes.owner(13) is None
+
+
 def test_a_slurmstepd_that_lends_its_effective_id_to_the_user_is_still_one(proc: Proc) -> None:
     proc.add_stepd(10, uids=(0, 1000, 0))
     proc.add(11, parent=10)

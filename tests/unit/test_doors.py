@@ -28,9 +28,11 @@ from standing_onesd import served_onesd
 from ones.daemon import munge
 from ones.daemon.agent.push import Onesd
 from ones.daemon.config import ConfigError, load_config
+from ones.daemon.credentials import Credential
 from ones.daemon.onesd.assembly import Onesd as Served
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.doors import askers, connections, workers
+from ones.daemon.signatures import statement
 from ones.daemon.wire import (
     AGENT_PURPOSE,
     CREDENTIAL,
@@ -159,7 +161,7 @@ def test_unfinished_requests_stop_neither_rounds_nor_heartbeat_nor_agents(
         daemon.rounds_and_beats()
         status, answer, credential, ours = visitor.report()
         assert status == 200
-        assert sealing.decode(credential).payload == munge._statement(
+        assert sealing.decode(credential).payload == statement(
             HEARD_PURPOSE, "n1", answer_to(ours, answer)
         )
         assert visitor.ask_as(NOBODY, "GET", "/v1/status")[0] == 200
@@ -300,7 +302,7 @@ def test_that_there_is_no_lease_is_signed_too(onesd: Served, visitor: Visitor) -
     asking = {"Ones-Node": "n1", "Authorization": f"Munge {ours}"}
     status, answer, credential = visitor.ask("GET", "/v1/lease/7", asking)
     assert status == 404
-    expected = munge._statement(HEARD_PURPOSE, "n1", answer_to(ours, answer))
+    expected = statement(HEARD_PURPOSE, "n1", answer_to(ours, answer))
     assert sealing.decode(credential).payload == expected
 
 
@@ -363,7 +365,7 @@ def test_a_munge_that_hangs_holds_up_no_local_question(
 ) -> None:
     goes_on = threading.Event()
 
-    def hangs(credential: str, *, socket: str | None = None) -> munge.Credential:
+    def hangs(credential: str, *, socket: str | None = None) -> Credential:
         goes_on.wait(60)
         return sealing.decode(credential)
 
@@ -391,7 +393,7 @@ def test_refusals_and_orders_are_in_the_audit_log(
     lines = [record.message for record in caplog.records if record.name == "ones.audit"]
     assert lines == [
         'audit event=refused uid=- from=127.0.0.1 what="GET /v1/status"'
-        ' why="no munge credential in the request"',
+        ' why="no munge credential in the request (auth_type)"',
         'audit event=refused uid=65534 from=127.0.0.1 what="POST /v1/pause"'
         ' why="nobody is not an operator of this cluster; ask one (Slurm AdminLevel)"',
         r'audit event=pause uid=0 from=127.0.0.1 user=root reason="new \"disks\"\nevent=x"',

@@ -84,6 +84,10 @@ def test_a_mark_is_read_with_what_follows_a_space_left_aside() -> None:
         ("ONES1:sizes=2-8;request=٤;held=1", "not a count"),
         ("ONES1:sizes=2-8;sizes=2-9;request=4;held=1", "one key=value"),
         ("ONES1:sizes=2-8;;request=4;held=1", "one key=value"),
+        (
+            f"ONES1:sizes=2-8;request={'9' * 400};held=1",
+            "request=99999999999999999999, not a count",
+        ),
         ("ONES1:" + "x" * 2000, "longer than"),
     ],
 )

@@ -27,9 +27,10 @@ ROOMS = {
         "slurm_ext.runtime.job slurm_ext.runtime.checkpoint slurm_ext.runtime.environment"
         " slurm_ext.runtime.framework slurm_ext.runtime.gradients slurm_ext.runtime.learning_rate"
         " slurm_ext.runtime.meter slurm_ext.runtime.reporting slurm_ext.runtime.resized"
-        " slurm_ext.runtime.sampling"
+        " slurm_ext.runtime.sampling slurm_ext.runtime.sharded_checkpoint"
+        " slurm_ext.runtime.sharded_state slurm_ext.runtime.sharding"
         " slurm_ext.runtime.signals slurm_ext.runtime.torch_framework"
-        " slurm_ext.runtime.torch_gradients",
+        " slurm_ext.runtime.torch_gradients slurm_ext.runtime.version",
         "errors",
     ),
     "live": ("slurm_ext.runtime.live", "errors job"),
@@ -37,7 +38,8 @@ ROOMS = {
     # The daemons' common ground.
     "release": ("daemon.release", "errors records"),
     "wire": (
-        "daemon.wire daemon.munge daemon.journal daemon.systemd daemon.pace daemon.descriptors"
+        "daemon.wire daemon.credentials daemon.munge daemon.sack daemon.signatures daemon.journal"
+        " daemon.systemd daemon.pace daemon.descriptors"
         " daemon.strangers",
         "errors",
     ),
@@ -49,6 +51,7 @@ ROOMS = {
     # onesd, from the ground up: ground <- books <- moves <- observing <- round <- service <- doors.
     "deciding": ("daemon.onesd.deciding", "policies estimator"),
     "outcome": ("daemon.onesd.outcome daemon.onesd.metrics", "policies records"),
+    "audit": ("daemon.onesd.audit", "wire"),
     "process": ("daemon.onesd.events daemon.onesd.heartbeat", "records config outcome"),
     "store": ("daemon.onesd.books.store", "errors"),
     "terms": ("daemon.onesd.terms", "errors"),
@@ -58,11 +61,11 @@ ROOMS = {
     ),
     "books": (
         "daemon.onesd.books",
-        "policies estimator errors records slurm wire config site deciding outcome store",
+        "policies estimator errors records slurm wire config site deciding outcome audit store",
     ),
     "moves": (
         "daemon.onesd.moves",
-        "policies estimator errors records slurm wire config site outcome books",
+        "policies estimator errors records slurm wire config site outcome audit books",
     ),
     "observing": (
         "daemon.onesd.observing daemon.onesd.completing daemon.onesd.missing daemon.onesd.limits",
@@ -83,7 +86,7 @@ ROOMS = {
     ),
     "doors": (
         "daemon.onesd.doors",
-        "policies errors records slurm wire times config outcome terms books service",
+        "policies errors records slurm wire times config outcome audit terms books service",
     ),
     "standby": (
         "daemon.onesd.standing_by",

@@ -9,9 +9,9 @@ import pytest
 from fake_slurm import a_record
 
 from ones.policies.model import Cap, Job, JobId, Take
-from ones.slurm_ext.elastic import elastic_jobs
+from ones.slurm_ext.elastic import elastic_jobs, plain_jobs, waiting_plain_jobs
 from ones.slurm_ext.layout import layout_of
-from ones.slurm_ext.limited import caps, rules, take_of, too_long
+from ones.slurm_ext.limited import Used, caps, rules, stopped, take_of, too_long
 from ones.slurm_ext.limits import Association, Partition, Qos, SiteLimits
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
@@ -65,7 +65,9 @@ def planned(site: SiteLimits, snapshot: Snapshot) -> tuple[Job, ...]:
 
 
 def the_cap(site: SiteLimits, snapshot: Snapshot) -> Cap:
-    found, unknown = caps(site, snapshot, planned(site, snapshot))
+    jobs, used = planned(site, snapshot), Used(site, snapshot)
+    met = stopped(used, waiting_plain_jobs(snapshot, jobs), jobs)
+    found, unknown = caps(used, jobs, met)
     assert unknown == ()
     (cap,) = found
     return cap
@@ -85,10 +87,31 @@ def test_what_all_hold_is_counted_and_the_rest_is_left() -> None:
     assert cap.held == {JobId(1): 2.0, JobId(2): 0.0}
 
 
+def test_a_plain_job_that_a_limit_stops_wants_no_room_and_is_named_by_the_limit() -> None:
+    """Slurm says so only once it has found nodes for it; until then others are ahead of it."""
+    site = limits(Qos(name="normal", a_user={GPU: 6}))
+    snapshot = seen(a_job(1, 2), plain(2, 4), plain(3, 0, held=False, reason="Priority"))
+    jobs = planned(site, snapshot)
+    assert [job.id for job in waiting_plain_jobs(snapshot, jobs)] == [3]
+    met = stopped(Used(site, snapshot), waiting_plain_jobs(snapshot, jobs), jobs)
+    assert met == {3: ((("qos", "normal", "user", "alice"), GPU),)}
+    assert [job.id for job in plain_jobs(snapshot, jobs, stopped=met)] == [2]
+    assert [job.id for job in plain_jobs(snapshot, jobs)] == [2, 3]
+    words = "QOS normal allows 6 GPUs a user; alice has 6"
+    assert the_cap(site, snapshot).awaited == f"{words}; job 3 waits for it"
+
+
+def test_one_that_elastic_jobs_stop_beyond_their_requests_still_wants_its_room() -> None:
+    site = limits(Qos(name="normal", a_user={GPU: 8}))
+    snapshot = seen(a_job(1, 4), plain(2, 4), plain(3, 0, held=False, reason="Resources"))
+    jobs = planned(site, snapshot)
+    assert stopped(Used(site, snapshot), waiting_plain_jobs(snapshot, jobs), jobs) == {}
+
+
 def test_a_limit_out_of_reach_is_no_cap() -> None:
     site = limits(Qos(name="normal", together={GPU: 100}))
     snapshot = seen(a_job(1))
-    assert caps(site, snapshot, planned(site, snapshot)) == ((), ())
+    assert caps(Used(site, snapshot), planned(site, snapshot), {}) == ((), ())
 
 
 def test_a_partitions_qos_speaks_before_the_jobs_own() -> None:
@@ -164,13 +187,13 @@ def test_limits_that_slurm_does_not_apply_count_for_nobody() -> None:
     snapshot = seen(a_job())
     (job,) = planned(site, snapshot)
     assert max(shape.gpus for shape in job.shapes) == 8
-    assert caps(site, snapshot, [job]) == ((), ())
+    assert caps(Used(site, snapshot), [job], {}) == ((), ())
 
 
 def test_what_is_not_there_is_named_once() -> None:
     site = SiteLimits(enforced=True, qos={})
     snapshot = seen(a_job(1), a_job(2))
-    _, unknown = caps(site, snapshot, planned(site, snapshot))
+    _, unknown = caps(Used(site, snapshot), planned(site, snapshot), {})
     assert "no association of alice in account vision: planned without its limits" in unknown
     assert len(unknown) == 3
 

@@ -28,7 +28,7 @@ SAMPLES, EPOCHS, BATCH = 251, 6, 16
 SCRIPT = """
 import json, os, sys, time
 import torch
-from ones.slurm_ext import runtime as ones
+import ones
 
 EPOCHS, BATCH = int(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
@@ -414,3 +414,25 @@ def test_who_waits_for_data_that_were_lost_with_their_connection_is_freed(
     assert not group.has_calmed(within=0.0)
     averaged.set_result("too late")
     assert not group.has_calmed(within=0.0)  # the other one is under way for ever
+
+
+@pytest.mark.parametrize("how", ["ddp = torch.compile(ddp)", "ddp.compile()"])
+def test_a_compiled_wrapper_is_refused_before_the_first_step(
+    training: LiveTraining, how: str
+) -> None:
+    script = training.folder / "train.py"
+    made = "ddp = job.ddp(model)\n"
+    script.write_text(script.read_text().replace(made, f"{made}{how}\n"))
+    launcher = [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", "--live", "--workers=1"]
+    done = subprocess.run(
+        [*launcher, f"--folder={training.folder / 'live'}", str(script), "1", str(BATCH)],
+        env=training.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "torch.compile of what job.ddp() has returned can't be resized live" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(training.folder.glob("seen.*"))

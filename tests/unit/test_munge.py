@@ -8,12 +8,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ones.daemon import munge, systemd
+from ones.daemon.credentials import CredentialError
 from ones.daemon.munge import MungeError
+from ones.daemon.signatures import Signatures
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +103,15 @@ def test_a_tampered_credential_is_refused(munged: str) -> None:
         munge.decode(credential[:middle] + other + credential[middle + 1 :], socket=munged)
 
 
+def _over(munged: str) -> Signatures:
+    encode, decode = (partial(work, socket=munged) for work in (munge.encode, munge.decode))
+    return Signatures("Munge", SimpleNamespace(encode=encode, decode=decode))
+
+
 def test_a_request_is_verified(munged: str) -> None:
-    credential = munge.sign("purpose", "n1", b"body", socket=munged)
-    opened = munge.verify(credential, "purpose", "n1", b"body", socket=munged)
+    signatures = _over(munged)
+    credential = signatures.sign("purpose", "n1", b"body")
+    opened = signatures.verify(credential, "purpose", "n1", b"body")
     assert opened.uid == os.geteuid()
 
 
@@ -112,14 +122,15 @@ def test_a_request_is_verified(munged: str) -> None:
 def test_a_credential_fits_no_other_request(
     munged: str, purpose: str, subject: str, body: bytes
 ) -> None:
-    credential = munge.sign("purpose", "n1", b"body", socket=munged)
-    with pytest.raises(MungeError, match="another request"):
-        munge.verify(credential, purpose, subject, body, socket=munged)
+    signatures = _over(munged)
+    credential = signatures.sign("purpose", "n1", b"body")
+    with pytest.raises(CredentialError, match="another request"):
+        signatures.verify(credential, purpose, subject, body)
 
 
 def test_no_line_break_can_shift_what_is_signed(munged: str) -> None:
-    with pytest.raises(MungeError, match="line break"):
-        munge.sign("purpose", "n1\nn2", b"", socket=munged)
+    with pytest.raises(CredentialError, match="line break"):
+        _over(munged).sign("purpose", "n1\nn2", b"")
 
 
 def test_a_missing_munged_is_told_with_the_next_step(munged: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ DONE_WITHOUT = {"pyslurm", "sklearn", "torch"}
 
 def modules() -> dict[str, Path]:
     """Dotted name -> file, of all that setup.cfg installs."""
-    found = {}
+    found = {"ones": ROOT / "__init__.py"}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
             if "pyslurm_build" not in path.parts:
@@ -228,7 +228,10 @@ def test_debian_orders_a_release_behind_its_candidates() -> None:
     [
         (("package", "--version", "one"), "'one' is not a version"),
         (("package", "--version"), "--version needs a value"),
-        (("test-install", "--packages", "/nowhere"), "there are no packages in /nowhere"),
+        (("package", "--on", "potato"), "no packages are built for 'potato'"),
+        (("package", "--as", "tar"), "'tar' is neither deb nor rpm"),
+        (("package", "--of", "nowhere"), "there is no commit 'nowhere'"),
+        (("test-install", "--on", "trixie,potato"), "there is no 'potato'"),
         (("release", "--publish"), "usage: scripts/release"),
     ],
 )
@@ -238,3 +241,17 @@ def test_bad_words_get_a_line_and_no_work(words: tuple[str, ...], fault: str) ->
     )
     assert done.returncode != 0
     assert fault in done.stderr
+
+
+def test_the_rpms_need_what_the_debian_packages_need() -> None:
+    """Each by the names of its own world; what each has is read from debian/ when it is built."""
+    spec = (ROOT / "scripts" / "rpm" / "ones-slurm.spec").read_text()
+    parts = re.split(r"^%(?:package|description) -n ", spec, flags=re.MULTILINE)
+    asked = {part.split("\n")[0]: part for part in parts[1:] if "\nSummary: " in part}
+    debian = paragraphs()
+    assert asked.keys() == debian.keys()
+    other = {"pynvml": "nvidia-ml-py"}
+    for package, depends in debian.items():
+        wanted = re.findall(r"python3-([a-z-]+) \(>= (?:1:)?([0-9.]+)\)", depends)
+        found = re.findall(r"Requires: python3dist\(([a-z-]+)\) >= ([0-9.]+)", asked[package])
+        assert {(other.get(name, name), least) for name, least in wanted} == set(found), package

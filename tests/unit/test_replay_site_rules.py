@@ -66,6 +66,40 @@ def test_a_plain_job_that_waits_for_a_limit_takes_no_room_from_elastic_jobs() ->
     assert waits.started == 9000.0
 
 
+def test_nor_does_one_of_which_slurm_says_for_a_while_that_others_are_ahead() -> None:
+    settings = SlurmSettings(
+        associations=(Association(account="small", bounds=Bounds(grp_gpus=4)),),
+    )
+    *_, waits, _, elastic = run(
+        settings,
+        a_job("limited", 4, 9000.0, account="small"),
+        a_job("other", 6, 9000.0, user="bob"),
+        a_job("wide", 16, 9000.0, user="bob", submitted=5.0),
+        a_job("waits", 4, 100.0, account="small", submitted=10.0),
+        a_job("tiny", 2, 100.0, account="small", submitted=10.0),
+        a_job("comes", 4, 3000.0, sizes=(1, 2, 4), user="eve", submitted=20.0),
+    ).jobs
+    assert [gpus for _, gpus in elastic.sizes] == [4, 0]
+    assert waits.started == 9000.0
+
+
+def test_under_a_limit_that_a_plain_job_waits_for_nobody_grows_beyond_his_request() -> None:
+    """Or the plain job would wait for longer than with rigid ones."""
+    settings = SlurmSettings(
+        associations=(Association(account="small", bounds=Bounds(grp_gpus=8)),),
+    )
+    _, waits, one, other = run(
+        settings,
+        a_job("first", 2, 2000.0, account="small"),
+        a_job("waits", 8, 100.0, account="small", submitted=10.0),
+        a_job("one", 2, 3000.0, sizes=(1, 2, 4), account="small", submitted=20.0),
+        a_job("other", 1, 600.0, sizes=(1, 2, 4), account="small", submitted=400.0),
+    ).jobs
+    assert [gpus for _, gpus in one.sizes] == [2, 0]
+    assert [gpus for _, gpus in other.sizes] == [1, 0]
+    assert waits.started == one.finished
+
+
 def test_plain_jobs_of_slurm_break_no_rule() -> None:
     assert rules(LIMITED, a_job("a", 4, 100.0), a_job("b", 4, 100.0)) == []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
 
-from ones.policies.model import Job, JobId, Node, Problem
+from ones.policies.model import Job, JobId, Node, Problem, Shape
 from ones.policies.reserve import reserve
 from ones.policies.rigid import PlainJob, Rigid, place_of, step
 
@@ -68,7 +68,7 @@ class TestTheRigidQueue:
         self,
     ) -> None:
         runs = plain(1, placement=on(n1=4), started=900.0, limit=300.0)  # to 1200
-        wide = plain(2, 8, per_node=4, priority=9)
+        wide = plain(2, 8, shapes=(Shape(2, 4),), priority=9)
         for limit, starts in ((100.0, {1, 3}), (500.0, {1})):
             short = plain(3, limit=limit)
             before = step(None, at(950.0), [runs])
@@ -110,12 +110,12 @@ class TestTheRigidQueue:
 
     def test_a_job_without_end_keeps_nobody_waiting_for_a_sum(self) -> None:
         forever = plain(1, placement=on(n1=4), started=0.0, limit=inf)
-        wide, narrow = plain(2, 8, per_node=4, priority=9), plain(3)
+        wide, narrow = plain(2, 8, shapes=(Shape(2, 4),), priority=9), plain(3)
         assert claims(step(None, at(1000.0), [forever, wide, narrow])) == {1, 3}
 
     def test_nodes_that_are_down_hold_nobody(self) -> None:
         nodes = [NODES[0], unusable(NODES[1])]
-        waits = plain(2, 8, per_node=4)
+        waits = plain(2, 8, shapes=(Shape(2, 4),))
         assert step(None, at(1000.0, nodes=nodes), [waits]).owed([waits]) == set()
 
 
@@ -124,6 +124,16 @@ class TestRoom:
         grown = elastic(1, 2, priority=9, placement=on(n1=4, n2=4))
         assert room(at(0.0, grown), plain(2, 4)) == [4, 0]
         assert room(at(0.0, replace(grown, requested=8)), plain(2, 4)) == [0, 0]
+
+    def test_it_is_made_in_a_form_that_the_job_can_have(self) -> None:
+        """Three GPUs here and one there are no use to who needs four on one node, or two on two."""
+        first = elastic(1, 1, placement=on(n1=1, n2=3))
+        even = plain(2, 4, shapes=(Shape(1, 4), Shape(2, 2)))
+        assert room(at(0.0, first), even) == [4, 0]
+        held = plain(3, 1, shapes=(Shape(1, 1),))
+        problem = at(0.0, nodes=[replace(NODES[0], taken=1), replace(NODES[1], taken=3)])
+        assert room(problem, even) == [1, 3]
+        assert room(problem, held) != [1, 3]
 
     def test_those_who_run_keep_what_they_have_of_their_requests(self) -> None:
         behind = elastic(1, 8, placement=on(n1=4, n2=4))
@@ -142,14 +152,14 @@ class TestRoom:
 
     def test_what_is_owed_is_given_in_any_case_and_first(self) -> None:
         ahead = elastic(1, 8, priority=9, placement=on(n1=4, n2=4))
-        waits, other = plain(2, 4), plain(3, 8, per_node=4, priority=7)
+        waits, other = plain(2, 4), plain(3, 8, shapes=(Shape(2, 4),), priority=7)
         assert room(at(0.0, ahead), waits, other, owed={waits.id}) == [4, 0]
 
     def test_it_is_of_the_jobs_own_form_or_not_made_at_all(self) -> None:
         nodes = [replace(node, taken=2) for node in NODES]
         problem = at(0.0, nodes=nodes)
         assert room(problem, plain(2, 4)) == [2, 2]  # --gpus=4 goes on one node
-        assert room(problem, plain(2, 4, per_node=2, least_nodes=2)) == [4, 4]
+        assert room(problem, plain(2, 4, shapes=(Shape(2, 2),), least_nodes=2)) == [4, 4]
         assert room(problem, plain(2, 4, least_nodes=2)) == [4, 4]
 
     def test_it_is_made_where_elastic_jobs_hold_least(self) -> None:
@@ -162,7 +172,10 @@ class TestRoom:
         assert room(at(0.0, there), here) == [4, 0]
 
     def test_among_equals_the_one_that_slurm_foretells_first_goes_first(self) -> None:
-        one, two = plain(2, 8, per_node=4, expected=900.0), plain(3, 8, per_node=4, expected=100.0)
+        one, two = (
+            plain(2, 8, shapes=(Shape(2, 4),), expected=900.0),
+            plain(3, 8, shapes=(Shape(2, 4),), expected=100.0),
+        )
         nodes = [NODES[0], replace(NODES[1], taken=4)]
         small = plain(4, 4, expected=500.0)
         assert room(at(0.0, nodes=nodes), one, two, small) == [4, 4]

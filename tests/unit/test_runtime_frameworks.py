@@ -43,7 +43,7 @@ def seen(epoch, numbers):
 """
 LIGHTNING = """
 import lightning
-from ones.slurm_ext.runtime.lightning import Elastic
+import ones
 
 class Module(lightning.LightningModule):
     def __init__(self):
@@ -58,7 +58,7 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
-elastic = Elastic(checkpoints=os.environ["CHECKPOINTS"])
+elastic = ones.LightningCallback(checkpoints=os.environ["CHECKPOINTS"])
 job = elastic.job
 trainer = lightning.Trainer(max_epochs=4, callbacks=[elastic], logger=False,
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -69,8 +69,8 @@ if job.rank == 0:
     print(json.dumps({"samples": job.samples, "epochs": trainer.current_epoch}))
 """
 TRAINER = """
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from ones.slurm_ext.runtime.transformers import Elastic
+from transformers import Trainer, TrainingArguments
+import ones
 
 class Line(torch.nn.Module):
     def __init__(self):
@@ -81,7 +81,7 @@ class Line(torch.nn.Module):
         seen(trainer.state.global_step // 13, numbers)
         return {"loss": self.line(x).square().mean()}
 
-elastic = Elastic(8, most_per_gpu=4, checkpoints=os.environ["CHECKPOINTS"])
+elastic = ones.TransformersCallback(8, most_per_gpu=4, checkpoints=os.environ["CHECKPOINTS"])
 job = elastic.job
 arguments = TrainingArguments(output_dir=os.environ["OUTPUT"], num_train_epochs=4,
     save_strategy="no", report_to="none", disable_tqdm=True, **elastic.here)
@@ -199,7 +199,7 @@ def test_lightning_is_refused_what_would_be_wrong(lightning: Loop) -> None:
     running = lightning.start(1, PASSES="2")
     _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
-    assert "accumulate_grad_batches can't be used with Elastic" in said
+    assert "accumulate_grad_batches can't be used with LightningCallback" in said
 
 
 def test_a_trainer_goes_on_with_other_workers_and_fills_an_epochs_last_step_up(

@@ -24,7 +24,7 @@ SCRIPT = f"""
 import sys
 import torch
 from torch import nn
-from ones.slurm_ext import runtime as ones
+import ones
 
 
 class Network(nn.Module):

@@ -24,7 +24,7 @@ SAMPLES, EPOCHS, BATCH = 103, 12, 16
 SCRIPT = """
 import json, os, sys, time
 import torch
-from ones.slurm_ext import runtime as ones
+import ones
 
 EPOCHS, BATCH, PAUSE = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 torch.set_num_threads(1)
@@ -248,7 +248,7 @@ def test_nothing_is_reported_before_every_worker_can_be_signalled(training: Trai
     training.script.write_text(
         "import os, pathlib, time\n"
         "import torch.distributed as dist\n"
-        "from ones.slurm_ext import runtime as ones\n"
+        "import ones\n"
         "dist.init_process_group('gloo')\n"
         "if dist.get_rank() == 7:\n"
         "    time.sleep(1)\n"

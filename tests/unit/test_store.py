@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,36 @@ def test_a_database_of_the_release_before_is_taken_over_with_what_it_holds(tmp_p
     assert row is not None
     assert (row["step_seconds"], row["passes"], row["sync_seconds"]) == (0.5, 1, None)
     assert store.rows("SELECT * FROM gradients") == []
+
+
+@pytest.mark.parametrize("version", range(1, len(_MIGRATIONS)))
+def test_before_it_is_brought_forward_a_database_is_copied(tmp_path: Path, version: int) -> None:
+    """So that an operator can go back to the release before."""
+    path = tmp_path / "db"
+    with closing(sqlite3.connect(path)) as before:
+        before.executescript("".join(_MIGRATIONS[:version]))
+        before.execute(f"PRAGMA user_version = {version}")
+        before.execute("INSERT INTO facts VALUES('paused', '7')")
+        before.commit()
+    Store(path).close()
+    Store(path).close()
+    assert {one.name for one in tmp_path.iterdir()} == {"db", f"db.schema-{version}"}
+    with closing(sqlite3.connect(f"{path}.schema-{version}")) as kept:
+        assert kept.execute("PRAGMA user_version").fetchone()[0] == version
+        assert kept.execute("SELECT value FROM facts").fetchall() == [("7",)]
+    with closing(sqlite3.connect(path)) as now:
+        assert now.execute("PRAGMA user_version").fetchone()[0] == len(_MIGRATIONS)
+
+
+def test_a_database_that_cannot_be_copied_is_not_brought_forward(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with closing(sqlite3.connect(path)) as before:
+        before.executescript(f"{_MIGRATIONS[0]} PRAGMA user_version = 1;")
+    (tmp_path / "db.schema-1").mkdir()
+    with pytest.raises(StoreError, match=r"db\.schema-1.*no copy of it can be made.*make room"):
+        Store(path)
+    with closing(sqlite3.connect(path)) as left:
+        assert left.execute("PRAGMA user_version").fetchone()[0] == 1
 
 
 def test_on_a_shared_file_system_there_is_no_write_ahead_log(tmp_path: Path) -> None:

@@ -199,6 +199,7 @@ def test_an_administrators_hold_after_a_start_that_never_began_is_his() -> None:
         Move(job=JobId(job), kind="start", target=Placement.of({"n1": 4})),
         {JobId(job): a_job(job)},
         at_work.cluster.snapshot(),
+        by="a test",
     )
     at_work.live(120)
     assert at_work.onesd.moves.open() == []

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from ones.daemon.onesd.books.store import Store
 from ones.policies.guard import History
-from ones.policies.model import JobId, Placement
+from ones.policies.model import JobId
 
 log = logging.getLogger(__name__)
 HOUR = 3600.0
@@ -156,10 +156,3 @@ class Journal:
             for row in sorted((*old, *new), key=lambda row: int(row["id"]))
             if row["record"] != "{}"
         ]
-
-
-def words(target: Placement | None) -> str:
-    """Where a move goes, for the log."""
-    if target is None:
-        return "nothing"
-    return ", ".join(f"{gpus} on {node}" for node, gpus in target.gpus_on)

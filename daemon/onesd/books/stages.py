@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ones.daemon.onesd import audit
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.deciding import Gate, StageIn
 from ones.policies.model import Job, JobId
@@ -78,8 +79,9 @@ class Staging:
         elif state.begun is None and not record.held:
             state = replace(state, begun=now)  # its user released it
         elif state.begun is not None and now - state.begun > self._config.patience:
-            state = replace(state, outcome=f"late: not done in {lasting(self._config.patience)}")
-            self._cancel(stage)
+            why = f"late: not done in {lasting(self._config.patience)}"
+            state = replace(state, outcome=why)
+            self._cancel(record, why)
         else:
             return state
         if state.outcome:
@@ -106,7 +108,8 @@ class Staging:
             except SlurmError as fault:
                 log.warning("job %d: %s; tried again in the next round", main.id, fault)
                 continue
-            log.info("job %d: data staged in by job %d on %s", main.id, stage, fold(where.nodes))
+            on = fold(where.nodes)
+            audit.acted("stage-in", job=main.id, user=main.user, stage=stage, to=on)
             self._keep(main.id, _State(stage, where.nodes, now, now + where.left))
 
     def tidy(self, snapshot: Snapshot, *, now: float) -> None:
@@ -123,8 +126,7 @@ class Staging:
             # One that runs and that we never let run is somebody's who only named it so.
             ours = record.held or record.id in begun
             if stages(record) and record.state in ALIVE and gone and ours:
-                log.info("stage-in job %d ended: no job waits for it", record.id)
-                self._cancel(record.id)
+                self._cancel(record, "no job waits for it")
 
     def told(self, job: int) -> str:
         """What became of a job's stage-in, for its user; '' where it asked for none."""
@@ -134,11 +136,13 @@ class Staging:
         where = f"stage-in job {row['stage']} on {row['nodes'] or 'no node'}"
         return f"{where}: {row['outcome'] or 'under way'}"
 
-    def _cancel(self, stage: int) -> None:
+    def _cancel(self, stage: JobRecord, why: str) -> None:
         try:
-            self._stage_jobs.cancel(stage)
+            self._stage_jobs.cancel(stage.id)
         except SlurmError as fault:
             log.warning("%s; tried again in the next round", fault)
+            return
+        audit.acted("cancel", job=stage.id, user=stage.user, why=f"stage-in: {why}")
 
     def _keep(self, job: int, state: _State) -> None:
         row = {

@@ -181,6 +181,9 @@ class Store:
     """Typed questions and answers over the database; rows come back as sqlite3.Row.
 
     `shared`: it lies on a file system that several hosts share, and has a rollback journal.
+
+    One of an earlier release is brought forward. Before that a copy is made beside it, with which
+    that release can go on; not of a shared one, which is a copy itself. Raises StoreError.
     """
 
     def __init__(self, path: Path | str, *, shared: bool = False) -> None:
@@ -195,18 +198,34 @@ class Store:
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
             # The journal of moves must be on disk before Slurm is touched.
             self._db.execute("PRAGMA synchronous = FULL")
-            self._migrate()
+            self._migrate(keep=not shared)
         except sqlite3.DatabaseError as fault:
             raise StoreError(
                 f"{path}: {fault}; move the file away to start afresh: no job depends on it"
             ) from None
 
-    def _migrate(self) -> None:
+    def _migrate(self, *, keep: bool) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version > len(_MIGRATIONS):
             raise StoreError(f"{self.path}: written by a newer ONES (schema {version}); upgrade")
+        if keep and 0 < version < len(_MIGRATIONS):
+            self._copy(Path(f"{self.path}.schema-{version}"))
         for number, script in enumerate(_MIGRATIONS[version:], start=version + 1):
             self._db.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+
+    def _copy(self, to: Path) -> None:
+        """Whole, or not at all."""
+        beside = to.with_name(f"{to.name}.new")
+        try:
+            beside.unlink(missing_ok=True)
+            with closing(sqlite3.connect(beside)) as copy:
+                self._db.backup(copy)
+            beside.replace(to)
+        except (OSError, sqlite3.Error) as fault:
+            raise StoreError(
+                f"{to}: {fault}; the database is of an earlier release, and is left so because"
+                " no copy of it can be made; make room there"
+            ) from None
 
     def size(self) -> int:
         """Bytes of the database's files, the write-ahead log included; 0 for one in memory."""

@@ -1,4 +1,4 @@
-"""Who asks onesd something: proved by the kernel or by munge, how often he may, and as what."""
+"""Who asks onesd something: proved by the kernel or a credential, how often he may, as what."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from ones.daemon import munge
+from ones.daemon.credentials import CredentialError
 from ones.daemon.onesd.doors.connections import uid_of
 from ones.daemon.onesd.doors.workers import Bodies, Workers
 from ones.daemon.onesd.operators import Operators
 from ones.daemon.pace import Paces
+from ones.daemon.signatures import Signatures, Signed
 from ones.daemon.wire import CTL_PURPOSE, NODE
 from ones.slurm_ext.errors import OnesError
 
@@ -61,7 +62,14 @@ class Question:
 class Askers:
     """Proves who asks, before it reads what."""
 
-    def __init__(self, agents: frozenset[int], operators: Operators, bodies: Bodies) -> None:
+    def __init__(
+        self,
+        signatures: Signatures,
+        agents: frozenset[int],
+        operators: Operators,
+        bodies: Bodies,
+    ) -> None:
+        self._signatures = signatures
         self._agents = agents
         self._operators = operators
         self._bodies = bodies
@@ -129,16 +137,24 @@ class Askers:
         return Peer(uid, name, trusted(uid) or self._operators.include(name))
 
     async def seal(self, purpose: str, subject: str, body: bytes) -> str:
-        """Our own credential. Raises MungeError."""
-        return await self._seals.run(lambda: munge.sign(purpose, subject, body))
+        """Our own credential. Raises CredentialError."""
+        return await self._seals.run(lambda: self._signatures.sign(purpose, subject, body))
 
-    async def _signed(self, request: web.Request, purpose: str, subject: str) -> munge.Signed:
-        credential = credential_of(request)
+    def credential_of(self, request: web.Request) -> str:
+        """The credential of a request, or ''."""
+        scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
+        return credential if scheme == self._signatures.scheme else ""
+
+    async def _signed(self, request: web.Request, purpose: str, subject: str) -> Signed:
+        credential = self.credential_of(request)
         if not credential:
-            raise Unproved("no munge credential in the request")
+            wanted = self._signatures.scheme.lower()
+            raise Unproved(f"no {wanted} credential in the request (auth_type)")
         try:
-            return await self._seals.run(lambda: munge.signed(credential, purpose, subject))
-        except munge.MungeError as fault:
+            return await self._seals.run(
+                lambda: self._signatures.signed(credential, purpose, subject)
+            )
+        except CredentialError as fault:
             raise Unproved(str(fault).splitlines()[0]) from None
 
 
@@ -147,12 +163,6 @@ def trusted(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
-def credential_of(request: web.Request) -> str:
-    """The munge credential of a request, or ''."""
-    scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
-    return credential if scheme == "Munge" else ""
-
-
-def _must_cover(signed: munge.Signed, body: bytes) -> None:
+def _must_cover(signed: Signed, body: bytes) -> None:
     if not signed.covers(body):
-        raise Unproved("munge: the credential was signed for another request")
+        raise Unproved("the credential was signed for another request")

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
+from ones.daemon.onesd.audit import Audit
 from ones.daemon.onesd.doors import views
 from ones.daemon.onesd.doors.askers import NotAllowed, TooFast, Unproved
-from ones.daemon.onesd.doors.audit import Audit
 from ones.daemon.onesd.doors.connections import address_of
 from ones.daemon.onesd.doors.workers import Busy
 from ones.daemon.onesd.terms import TermsError

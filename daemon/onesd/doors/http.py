@@ -1,9 +1,9 @@
 """The doors of onesd: a unix socket for onesctl, TCP for agents, remote onesctl and Prometheus.
 
-On the unix socket the kernel names the peer; on TCP a munge credential over the request does, which
+On the unix socket the kernel names the peer; on TCP a credential over the request does, which
 is opened before the body is read. Nothing that is asked here runs in the event loop or in the
-threads of the rounds: agents, administrators, users and munge have their own, so that none waits
-for the other, and none of them for a Slurm that hangs.
+threads of the rounds: agents, administrators, users and credentials have their own, so that none
+waits for the other, and none of them for a Slurm that hangs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from ones.daemon import munge
+from ones.daemon.credentials import CredentialError
 from ones.daemon.descriptors import for_visitors
+from ones.daemon.onesd.audit import Audit
 from ones.daemon.onesd.books import needs
 from ones.daemon.onesd.doors import connections, views
-from ones.daemon.onesd.doors.askers import Askers, Peer, credential_of, trusted
-from ones.daemon.onesd.doors.audit import Audit
+from ones.daemon.onesd.doors.askers import Askers, Peer, trusted
 from ones.daemon.onesd.doors.connections import Connections, address_of
 from ones.daemon.onesd.doors.failures import Failures, Handler
 from ones.daemon.onesd.doors.listening import Listening
@@ -34,6 +34,7 @@ from ones.daemon.onesd.doors.sessions import Sessions
 from ones.daemon.onesd.doors.workers import Bodies, Workers
 from ones.daemon.onesd.refresh import Refresher
 from ones.daemon.onesd.service import Service
+from ones.daemon.signatures import signatures_of
 from ones.daemon.wire import (
     AGENT_PURPOSE,
     CREDENTIAL,
@@ -73,7 +74,12 @@ class Api:
         allowed = [ipaddress.ip_network(n) for n in doors.allow]
         self._connections = Connections(for_visitors(connections.MOST), allowed=allowed)
         agents = frozenset({os.geteuid(), pwd.getpwnam(self._config.agent_user).pw_uid})
-        self.askers = Askers(agents, controller.operators, Bodies(MOST_BODIES))
+        self.askers = Askers(
+            signatures_of(self._config.auth_type, once=True),
+            agents,
+            controller.operators,
+            Bodies(MOST_BODIES),
+        )
         self._reports = Workers("reports", threads=2, waiting=512)
         self._questions = Workers("questions", threads=4, waiting=64)
         self._orders = Workers("questions of administrators", threads=2, waiting=64)
@@ -197,10 +203,10 @@ class Api:
         self, request: web.Request, answer: bytes, *, status: int = 200
     ) -> web.Response:
         """Under our own credential, which fits this answer to this very request only."""
-        signed = answer_to(credential_of(request), answer)
+        signed = answer_to(self.askers.credential_of(request), answer)
         try:
             credential = await self.askers.seal(HEARD_PURPOSE, request.headers[NODE], signed)
-        except munge.MungeError as fault:
+        except CredentialError as fault:
             raise web.HTTPServiceUnavailable(reason=str(fault).splitlines()[0]) from None
         return web.Response(
             body=answer,

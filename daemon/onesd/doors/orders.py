@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
+from ones.daemon.onesd.audit import Audit
 from ones.daemon.onesd.doors import views
 from ones.daemon.onesd.doors.askers import NotAllowed, Peer
-from ones.daemon.onesd.doors.audit import Audit
 from ones.daemon.onesd.service import Service
 
 LONGEST_NAME = 1000  # of a policy, with its settings

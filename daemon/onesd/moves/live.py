@@ -11,11 +11,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from ones.daemon.onesd import audit
 from ones.daemon.onesd.books.books import Books
 from ones.daemon.onesd.books.heard import Told
-from ones.daemon.onesd.books.journal import words
+from ones.daemon.onesd.books.journal import LIVE
 from ones.daemon.onesd.books.reports import fits
 from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.moves import telling
 from ones.daemon.onesd.moves.odd import SENSELESS, OddMoves
 from ones.daemon.wire import Live, LiveOrder, LivePart
 from ones.policies.model import JobId, Placement
@@ -103,7 +105,7 @@ class LiveMover:
         quiet = self._clock() - max(heard, self._since)
         return f"its launcher was not heard for {lasting(quiet)}" if quiet < PATIENCE else ""
 
-    def begin(self, move: Move, record: JobRecord) -> None:
+    def begin(self, move: Move, record: JobRecord, *, by: str = telling.ONESD) -> None:
         """Write a live move into the journal; the next tick gives its first order."""
         assert move.target is not None, "only a preempt has none"
         now = self._clock()
@@ -119,7 +121,7 @@ class LiveMover:
                 begun_at=now,
             )
             self._journal.keep(begun, now=now)
-        log.info("job %d: live to %s: %s", record.id, words(move.target), move.reason)
+        telling.begun(move, record, kind=LIVE, by=by, number=number)
 
     def order(self, job: int, record: JobRecord | None) -> LiveOrder | None:
         """What the launcher of a job is to do now, as the journal has it."""
@@ -229,7 +231,7 @@ class LiveMover:
             except (JobChanged, SlurmError) as fault:
                 log.warning("satellite %d: %s", job.id, fault)
             else:
-                log.info("satellite %d: cancelled: %s", job.id, why)
+                audit.acted("cancel", job=job.id, user=job.user, why=f"satellite: {why}")
         self._unknown = {job: at for job, at in self._unknown.items() if job in snapshot.jobs}
         self._cancelled = {job: at for job, at in self._cancelled.items() if job in snapshot.jobs}
 
@@ -303,8 +305,8 @@ class LiveMover:
                 order.leave,
             )
         if after.outcome:
-            log.info("job %d: live: %s", after.job, after.outcome)
-            self._metrics.moves.labels(kind="live", outcome=after.outcome.split(":")[0]).inc()
+            telling.ended(after.job, after.id, kind=LIVE, outcome=after.outcome)
+            self._metrics.moves.labels(kind=LIVE, outcome=after.outcome.split(":")[0]).inc()
         if after.outcome == "done" and record is not None:
             self._learn(after, record)
 

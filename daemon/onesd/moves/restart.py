@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from ones.daemon.onesd import audit
 from ones.daemon.onesd.books.books import Books
-from ones.daemon.onesd.books.journal import words
 from ones.daemon.onesd.books.reports import fits
 from ones.daemon.onesd.metrics import Metrics
+from ones.daemon.onesd.moves import telling
 from ones.daemon.onesd.moves.odd import SENSELESS, OddMoves
 from ones.daemon.onesd.moves.requests import Filling
 from ones.policies.model import Job, Placement
@@ -73,8 +74,9 @@ class Mover:
         *,
         shards: int = 0,
         beside: int | None = None,
+        by: str = telling.ONESD,
     ) -> None:
-        """Write a move into the journal; the next tick takes its first step.
+        """Write a move into the journal; the next tick takes its first step. `by`: who decided.
 
         With `shards` to so many of one GPU's, of a GPU of its own or `beside` another job.
 
@@ -83,7 +85,7 @@ class Mover:
         if move.kind == "tune":
             assert move.target is not None, "a tune is of a job that runs"
             self._lease(job, move.target, move.batch)
-            log.info("job %d: to take batch %s: %s", record.id, move.batch, move.reason)
+            telling.begun(move, record, kind=move.kind, by=by, number=None)
             return
         now = self._clock()
         with self._store.transaction():
@@ -103,7 +105,7 @@ class Mover:
                 ran=sum(record.gpus_on.values()) if move.kind == "resize" else 0,
             )
             self._journal.keep(begun, now=now)
-        log.info("job %d: %s to %s: %s", record.id, move.kind, words(move.target), move.reason)
+        telling.begun(move, record, kind=move.kind, by=by, number=number)
         if move.target is not None:
             self._lease(job, move.target, move.batch)
 
@@ -122,7 +124,7 @@ class Mover:
         except (JobChanged, SlurmError) as fault:
             log.warning("job %d: %s; tried again in the next round", record.id, fault)
             return
-        log.info("job %d: released: %s", record.id, why)
+        audit.acted("release", job=record.id, user=record.user, why=why)
         now = self._clock()
         self._holds.keep(record.id, record.restarts, released=True, now=now, queued=queued)
 
@@ -136,7 +138,7 @@ class Mover:
         except (JobChanged, SlurmError) as fault:
             log.warning("job %d: %s; looked at again in the next round", record.id, fault)
             return
-        log.info("job %d: taken back: %s", record.id, why)
+        audit.acted("hold", job=record.id, user=record.user, why=why)
 
     def claimed(self, snapshot: Snapshot) -> dict[str, int]:
         """Node -> GPUs that jobs which are being started wait for."""
@@ -254,7 +256,7 @@ class Mover:
                 why, ran = after.refused, after.ran
                 self._starts.failed(after.job, after.target, why, now=now, ran=ran)
         if after.outcome and not before.outcome:
-            log.info("job %d: %s: %s", after.job, after.kind, after.outcome)
+            telling.ended(after.job, after.id, kind=after.kind, outcome=after.outcome)
             short = after.outcome.split(":")[0]
             self._metrics.moves.labels(kind=after.kind, outcome=short).inc()
 

@@ -71,18 +71,21 @@ class MovesUnderWay:
             return ""
         return waits_for(move, snapshot, jobs, self.restarts.open())
 
-    def begin(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> None:
-        """Write a move into the journal; a tick takes its first step. Raises ValueError."""
+    def begin(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot, *, by: str) -> None:
+        """Write a move into the journal, decided `by` a policy; a tick takes its first step.
+
+        Raises ValueError.
+        """
         record = snapshot.jobs[int(move.job)]
         if is_live(move, jobs[move.job]):
-            self.live.begin(move, record)
+            self.live.begin(move, record, by=by)
             return
         shards, beside = 0, None
         if move.beside is not None and move.target is not None and move.kind != "tune":
             node = move.target.nodes[0]
             shards = half(snapshot.nodes[node])
             beside = move.beside if move.beside in alone(snapshot.jobs).get(node, ()) else None
-        self.restarts.begin(move, jobs[move.job], record, shards=shards, beside=beside)
+        self.restarts.begin(move, jobs[move.job], record, shards=shards, beside=beside, by=by)
 
     def leave_to_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
         """Give waiting jobs their place in Slurm's queue, at no more than they ask for."""

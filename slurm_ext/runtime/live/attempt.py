@@ -68,6 +68,7 @@ def attempt_at(
     have = sorted(ranks[key] for key in sources)
     gone = frozenset(each.id for each in leavers)
     attempt = Attempt(number, tuple(ranks), gone, at_once, now)
+    everybody = [*ranks, *sorted(gone)]
     offers = {
         key: Offer(
             number=number,
@@ -77,7 +78,9 @@ def attempt_at(
             receivers=tuple(rank for rank in range(len(ranks)) if rank not in have),
             batch=batch,
             at_once=at_once,
+            place=place,
+            involved=len(everybody),
         )
-        for key in [*ranks, *sorted(gone)]
+        for place, key in enumerate(everybody)
     }
     return attempt, offers

@@ -100,6 +100,7 @@ class Base:
         self._pids: dict[int, int] = {}
         self._samples = 0
         self._pauses: dict[int, float] = {}  # of each generation, the longest of its members
+        self._moved: dict[int, dict[str, int]] = {}  # bytes of sharded models, in the last change
         self._history: list[dict[str, Any]] = []
         self._stopped = False
         self._code: int | None = None
@@ -277,6 +278,9 @@ class Base:
                 if message["pause"] is not None:
                     longest = max(self._pauses.get(number, 0.0), float(message["pause"]))
                     self._pauses[number] = longest
+                if "moved" in message:
+                    told = {name: int(message[name]) for name in ("moved", "least", "again")}
+                    self._moved = {number: told}
                 self._take(Switched(key, number))
             case "dropped":
                 self._take(Dropped(key, number))
@@ -303,6 +307,7 @@ class Base:
         before = self._history[-1]["workers"] if self._history else 0
         pause = self._pauses.pop(number, None)
         entry = {"generation": number, "before": before, "workers": len(slots), "pause": pause}
+        entry |= self._moved.pop(number, {})
         own = resized.folder_of(os.environ)
         if before and own is not None:
             resized.live(os.environ, before, len(slots), folder=own)

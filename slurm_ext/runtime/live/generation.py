@@ -51,7 +51,7 @@ from ones.slurm_ext.runtime.live.terms import (
 WARM = 600.0  # seconds to import, build and warm up
 VOTE = 1800.0  # seconds until the members agree: an evaluation may lie in between
 MEND = 120.0  # seconds until every member of a broken group has said so: a step may be long
-LEAVE = 30.0  # seconds to leave in good order
+LEAVE = 120.0  # seconds to hand on slices of a sharded state, and to leave in good order
 TRIES = 3  # attempts at a change, and mends in a row, without success
 
 
@@ -220,7 +220,7 @@ class Council:
         if attempt is not None and (attempt.switching or attempt.at_once):
             lost.add(attempt.number)
         for worker in self.workers.values():
-            if worker.phase is Phase.MEMBER and not worker.parked:
+            if worker.phase in (Phase.MEMBER, Phase.LEAVING) and not worker.parked:
                 self._out += [Cut(worker.id, number) for number in sorted(lost) if number]
 
     # Decisions
@@ -311,10 +311,11 @@ class Council:
         attempt, began = self.attempt, self._broken_since
         assert began is not None
         self._abort()
+        # Who leaves may have slices of a sharded state that nobody else has.
         late = [
             each.id
             for each in self.workers.values()
-            if each.phase is Phase.MEMBER and not each.parked
+            if each.phase in (Phase.MEMBER, Phase.LEAVING) and not each.parked
         ]
         if late:
             if self._now - began > MEND:

@@ -12,7 +12,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -180,8 +180,12 @@ def store(host: str, port: int) -> Any:
     return stores.TCPStore(host, port, is_master=False, use_libuv=False, timeout=STORE)
 
 
-def make(store: Any, *, name: str, rank: int, size: int, device: Any) -> Group:
+def make(
+    store: Any, *, name: str, rank: int, size: int, device: Any, ranks: Sequence[int] | None = None
+) -> Group:
     """The group of this name, once all its members have come. Names are never used twice.
+
+    `ranks` are those of its members in the default group, where it is a part of that one only.
 
     It carries tensors of the CPU by gloo, and those of GPUs by NCCL where there is one. May run in
     a thread while another group is in use.
@@ -192,7 +196,9 @@ def make(store: Any, *, name: str, rank: int, size: int, device: Any) -> Group:
     before = set(_connections(set()))
     try:
         pg, _ = helper(size, rank, [], c10d.Backend(backend), store, name, timeout=MAKING)
-        c10d._world.pg_group_ranks[pg] = {each: each for each in range(size)}
+        c10d._world.pg_group_ranks[pg] = {
+            each: number for number, each in enumerate(ranks or range(size))
+        }
         # All are there, and what a backend puts off until its first use is done now.
         dist.all_reduce(torch.zeros(1), group=pg)
         if nccl:

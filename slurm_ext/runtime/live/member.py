@@ -34,7 +34,8 @@ class Made(Protocol):
     def drop(self) -> None: ...
 
 
-Make = Callable[[Offer, str, tuple[str, int]], Made]  # an offer, the group's name, and the store
+# An offer, the group's name, and the store; None where this worker needs no group to leave.
+Make = Callable[[Offer, str, tuple[str, int]], Made | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Entry:
     """A generation that this worker is about to enter."""
 
     offer: Offer
-    group: Any  # as it was made; None where this worker leaves
+    group: Any  # as it was made; None where this worker leaves, and has nothing to hand on
 
 
 class Leave(Exception):
@@ -201,8 +202,7 @@ class Member:
         group: Made | None = None
         reason = ""
         try:
-            if offer.rank is not None:
-                group = self._make(offer, name, store)
+            group = self._make(offer, name, store)
         except OnesError as fault:
             reason = str(fault)
         with self._changed:
@@ -236,4 +236,6 @@ def _offer(message: Message) -> Offer:
         receivers=tuple(said["receivers"]),
         batch=said["batch"],
         at_once=said["at_once"],
+        place=said["place"],
+        involved=said["involved"],
     )

@@ -1,19 +1,19 @@
-"""Giving orders to a live job: what a resize from outside calls.
-
-python -m ones.slurm_ext.runtime.live.orders FOLDER '{"op": "resize", "workers": 4}'
-"""
+"""ones-order: gives a live job an order, as a resize from outside does."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.live.base import JOIN
 from ones.slurm_ext.runtime.live.link import Lines, Message, decode, encode, read_join_file
+from ones.slurm_ext.runtime.version import SayVersion
 
 
 class OrderFault(OnesError):
@@ -41,14 +41,36 @@ def order(folder: Path, message: Message, *, timeout: float = 900.0) -> dict[str
     return answer
 
 
-def main() -> None:
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m ones.slurm_ext.runtime.live.orders FOLDER JSON")
+def parser() -> argparse.ArgumentParser:
+    """What ones-order is told."""
+    found = argparse.ArgumentParser(
+        prog="ones-order",
+        description="Give an order to a job that ones-run --live has started; print its answer.",
+        epilog="Example: ones-order resize ones-checkpoints/1234/live --workers=4",
+    )
+    found.add_argument("--version", action=SayVersion, nargs=0, help="say which version this is")
+    orders = found.add_subparsers(dest="op", metavar="ORDER", required=True)
+
+    def add(op: str, about: str) -> argparse.ArgumentParser:
+        made = orders.add_parser(op, help=about, description=f"{about.capitalize()}.")
+        made.add_argument("folder", metavar="FOLDER", type=Path, help="where others find the job")
+        return made
+
+    add("status", "say generation, members, samples and the pause of each resize")
+    resize = add("resize", "have this many workers train, and wait until they do")
+    resize.add_argument("--workers", type=int, required=True, metavar="N", help="how many")
+    retire = add("retire", "have the workers of one launcher leave, and it end")
+    retire.add_argument("home", metavar="NAME", help="the launcher, as status names it")
+    for each in (resize, retire):
+        each.add_argument("--batch", type=int, metavar="B", help="samples of a step from then on")
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    said = vars(parser().parse_args(words))
+    folder = said.pop("folder")
+    message = {key: value for key, value in said.items() if value is not None}
     try:
-        print(json.dumps(order(Path(sys.argv[1]), decode(sys.argv[2].encode())), indent=1))
+        print(json.dumps(order(folder, message), indent=1))
     except OnesError as fault:
-        sys.exit(f"ones-run: error: {fault}")
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(f"ones-order: error: {fault}")

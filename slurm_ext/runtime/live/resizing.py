@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from ones.slurm_ext.runtime.checkpoint import moment_from
 from ones.slurm_ext.runtime.job import Job
+from ones.slurm_ext.runtime.live.handing import Baggage
 from ones.slurm_ext.runtime.live.member import FD, FIRST, HOME, Entry, Leave, Member
 from ones.slurm_ext.runtime.live.state import Cargo
 from ones.slurm_ext.runtime.live.torch_live import LiveFramework, LostGroup
@@ -42,6 +43,9 @@ class Resizing:
         self._member = member
         self._kept: list[tuple[Any, Any]] = []  # small objects, and their states at the last step
         self._began = 0.0  # when the last step ended
+        self._steps = 0  # of the present generation
+        self._after: list[tuple[Any, Any]] = []  # as `_kept`, at the end of a step half done
+        self._moved: dict[str, int] = {}  # bytes of the last change of sharded models
 
     @property
     def lost(self) -> bool:
@@ -49,8 +53,11 @@ class Resizing:
 
     def join(self, job: Job) -> bool:
         """Wait for the first generation of this worker. Whether an epoch begins with it."""
+        self._framework.refuse_compiled()
         if self.leads:
             self._member.committed = job.samples
+            if self._framework.shards is not None:
+                self._framework.shards.leads()
         else:
             self._warm_up(job)
         self._member.say("ready")
@@ -69,6 +76,10 @@ class Resizing:
         if self._framework.lost:
             return self.mend(job)
         entry = self._framework.entry
+        if entry is None and self._copy_is_due(job):
+            self._copy(job)
+            if self._framework.lost:
+                return self.mend(job)
         if entry is None or _epoch_is_done(job):
             return False  # after the last step of an epoch there may be an evaluation first
         self._enter(job, entry, begins=False)
@@ -86,11 +97,27 @@ class Resizing:
     def mend(self, job: Job) -> bool:
         """The step just done has lost a member: undo it, and go on with those who are left."""
         self._began = time.perf_counter()
+        if (half := self._framework.half) is not None:
+            half.reach = job._committed().progress.samples
+            self._after = [(each, copy.deepcopy(each.state_dict())) for each, _ in self._kept]
         for each, state in self._kept:
             each.load_state_dict(copy.deepcopy(state))
         self._framework.broke()
         self._enter(job, None, begins=False)
         return True
+
+    def _copy_is_due(self, job: Job) -> bool:
+        """Whether slices are to be kept a second time now: the same answer on all members."""
+        self._steps += 1
+        shards = self._framework.shards
+        every = None if shards is None else shards.copy_every
+        if every is None or job.world_size == 1 or _epoch_is_done(job):
+            return False
+        return self._steps % every == 1 % every
+
+    def _copy(self, job: Job) -> None:
+        node = int(os.environ.get(HOME, "0"))
+        self._framework.copy_slices(job._tracked, _note(job, begins=False), node=node)
 
     def finish(self) -> None:
         """The training is over, and the other workers know it by themselves."""
@@ -107,25 +134,19 @@ class Resizing:
                 entry = entry or self._member.wait()
             except Leave:
                 self._leave(job)
-            if entry.offer.rank is None:
+            if entry.offer.rank is None and self._framework.shards is None:
                 self._leave(job)
-            note = json.dumps(
-                {
-                    "moment": asdict(job._moment),
-                    "declared": job._declared,
-                    "begins": begins,
-                }
-            ).encode()
             try:
-                cargo = Cargo(job._models, job._tracked, note)
-                taken, common = self._framework.enter(entry, cargo, _common(job))
+                taken, common = self._change(job, entry, _note(job, begins=begins))
                 break
             except LostGroup as fault:
                 log.warning("ones: %s", fault)
                 self._framework.broke()
                 entry = None
         offer = entry.offer
-        assert offer.rank is not None
+        if offer.rank is None:
+            self._leave(job)
+        self._steps = 0
         job._place = replace(job._place, rank=offer.rank, world_size=offer.size)
         os.environ.update(RANK=str(offer.rank), WORLD_SIZE=str(offer.size))
         os.environ["ONES_GENERATION"] = str(offer.number)
@@ -141,12 +162,30 @@ class Resizing:
         job._told = (sqr, var) if var else None
         self._follow(job)
         pause = time.perf_counter() - self._began if self._began else None
-        self._member.say("switched", number=offer.number, pause=pause, samples=job.samples)
+        moved = self._moved if offer.rank == 0 else {}
+        self._member.say("switched", number=offer.number, pause=pause, samples=job.samples, **moved)
         if self._began and pause is not None:
             log.info("ones: %d workers instead of %d, after %.3f s", offer.size, size, pause)
             for call in job._resized:
                 call(size, offer.size)
         return begins
+
+    def _change(self, job: Job, entry: Entry, note: bytes) -> tuple[bytes | None, list[int]]:
+        """Enter a generation; the note of those with the state, and numbers common to all."""
+        if self._framework.shards is None:
+            cargo = Cargo(job._models, job._tracked, note)
+            return self._framework.enter(entry, cargo, _common(job))
+
+        def finish_step() -> None:
+            for each, state in self._after:
+                each.load_state_dict(state)
+            job._moment = job._committed()
+            self._member.committed = job.samples
+
+        baggage = Baggage(job._tracked, note, job.checkpoint, finish_step)
+        arrived = self._framework.enter_sharded(entry, baggage, _common(job))
+        self._moved = {"moved": arrived.moved, "least": arrived.least, "again": arrived.again}
+        return arrived.note, arrived.common
 
     def _follow(self, job: Job) -> None:
         """Shares, batch, learning rate, random numbers and reports of the new size."""
@@ -180,6 +219,8 @@ class Resizing:
     def _warm_up(self, job: Job) -> None:
         """Do once, while the others train, what is slow only the first time."""
         self._framework.warm_up()
+        if self._framework.shards is not None:
+            return  # what a rehearsal takes is the memory of a whole model
         for loader in job._loaders:
             for batch in itertools.islice(iter(loader), REHEARSED):
                 if job._rehearsal is not None:
@@ -195,6 +236,12 @@ class Resizing:
 
 def _epoch_is_done(job: Job) -> bool:
     return job._cut.step_size(job._moment.progress.position) < 1
+
+
+def _note(job: Job, *, begins: bool) -> bytes:
+    """Where the training is, for those who take over its state."""
+    told = {"moment": asdict(job._moment), "declared": job._declared, "begins": begins}
+    return json.dumps(told).encode()
 
 
 def _common(job: Job) -> list[int]:

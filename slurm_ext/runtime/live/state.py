@@ -37,7 +37,7 @@ class Cargo:
         large = self._model_tensors()
         skeletons = [_take_apart(each.state_dict(), large) for each in self.tracked]
         if group.rank == sources[0]:
-            message = _pack(
+            message = pack(
                 {
                     "note": self.note,
                     "tracked": skeletons,
@@ -59,7 +59,7 @@ class Cargo:
         group.pg.recv([length], sources[0], 0).wait()
         packed = torch.empty(int(length.item()), dtype=torch.uint8)
         group.pg.recv([packed], sources[0], 0).wait()
-        message = _unpack(packed)
+        message = unpack(packed)
         large = self._model_tensors()
         count = len(large)
         own: list[Any] = []
@@ -190,11 +190,31 @@ def _pieces(tensors: Sequence[Any], sources: Sequence[int]) -> Iterator[tuple[An
             yield piece, source
 
 
-def _pack(message: Any) -> Any:
+def pack(message: Any) -> Any:
+    """A message as bytes in a tensor."""
     buffer = io.BytesIO()
     torch.save(message, buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
-def _unpack(packed: Any) -> Any:
+def unpack(packed: Any) -> Any:
+    """The message again. Nothing in it is run as code."""
     return torch.load(io.BytesIO(packed.numpy()), weights_only=True)
+
+
+def tell(group: Group, message: Any, source: int, others: Sequence[int]) -> Any:
+    """The message, on those others too; on all the rest None."""
+    if group.rank == source:
+        packed = pack(message)
+        length = torch.tensor([packed.numel()], dtype=torch.int64)
+        works = [group.pg.send([each], to, 0) for to in others for each in (length, packed)]
+        for work in works:
+            work.wait()
+        return message
+    if group.rank not in others:
+        return None
+    length = torch.zeros(1, dtype=torch.int64)
+    group.pg.recv([length], source, 0).wait()
+    packed = torch.empty(int(length.item()), dtype=torch.uint8)
+    group.pg.recv([packed], source, 0).wait()
+    return unpack(packed)

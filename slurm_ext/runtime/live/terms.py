@@ -36,6 +36,8 @@ class Offer:
     receivers: tuple[int, ...]  # ranks that are to get it
     batch: int | None = None  # the plan's global batch; None: as before
     at_once: bool = False  # no vote: nobody is training
+    place: int = 0  # among all involved, those that leave being the last
+    involved: int = 1  # how many these are
 
 
 # What happens, as the launcher hears of it.

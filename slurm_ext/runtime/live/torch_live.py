@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -19,15 +19,21 @@ from torch.nn.parallel import (  # type: ignore[import-not-found,unused-ignore]
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.framework import Cutting, StateFault
 from ones.slurm_ext.runtime.live import group as groups
+from ones.slurm_ext.runtime.live.handing import Arrived, Baggage
 from ones.slurm_ext.runtime.live.member import Entry, Member
 from ones.slurm_ext.runtime.live.state import Cargo, compare
 from ones.slurm_ext.runtime.live.terms import Offer
-from ones.slurm_ext.runtime.live.wrapped import Elastic
+from ones.slurm_ext.runtime.live.wrapped import Elastic, is_compiled
 from ones.slurm_ext.runtime.sampling import Sampler
 from ones.slurm_ext.runtime.torch_framework import TorchFramework
 from ones.slurm_ext.runtime.torch_gradients import LoneNorms, WorkersNorms
+
+if TYPE_CHECKING:  # few jobs need them, and importing them takes a while
+    from ones.slurm_ext.runtime.live.bundle import Bundle
+    from ones.slurm_ext.runtime.live.sharded import Shards
+    from ones.slurm_ext.runtime.sharding import Workers
 
 log = logging.getLogger(__name__)
 AT_END = 5.0  # seconds for what is under way
@@ -37,6 +43,24 @@ HAS_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).pa
 
 class LostGroup(OnesError):
     """The group has lost a member before all had entered it."""
+
+
+class HalfStep:
+    """A step for which this worker has its gradients, and perhaps others have done it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.finishing = False
+        self.reach: int | None = None
+        """Samples that are committed once it is done."""
+        self._optimizer = optimizer
+        self._gradients = [
+            (each, each.grad) for group in optimizer.param_groups for each in group["params"]
+        ]
+
+    def finish(self) -> None:
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+        self._optimizer.step()
 
 
 class LiveFramework(TorchFramework):
@@ -53,6 +77,10 @@ class LiveFramework(TorchFramework):
         self._group: groups.Group | None = None
         self._wrapped: list[tuple[Elastic, Any, Callable[[], float], dict[str, Any]]] = []
         self._generation = 0
+        self.shards: Shards | None = None
+        """The sharded models, where the script has any."""
+        self.half: HalfStep | None = None
+        self._bundle: Bundle | None = None
 
     def connect(self, place: Place) -> None:
         if torch.cuda.is_available():
@@ -60,13 +88,19 @@ class LiveFramework(TorchFramework):
             self.device = torch.device("cuda", index)
             torch.cuda.set_device(index)
 
-    def make(self, offer: Offer, name: str, store: tuple[str, int]) -> groups.Group:
-        """The group of an offer; beside training, in a thread."""
-        assert offer.rank is not None
+    def make(self, offer: Offer, name: str, store: tuple[str, int]) -> groups.Group | Bundle | None:
+        """The group of an offer; beside training, in a thread. None: it leaves without one."""
+        if offer.rank is None and self.shards is None:
+            return None
+        if self.shards is not None and (fault := self.shards.fits(offer)):
+            raise groups.GroupFault(fault)
         try:
             connection = groups.store(*store)
         except (RuntimeError, ValueError) as fault:
             raise groups.GroupFault(f"group {name}: no store at {store}: {fault}") from None
+        if self.shards is not None:
+            return self.shards.groups(connection, offer, name=name)
+        assert offer.rank is not None
         return groups.make(
             connection, name=name, rank=offer.rank, size=offer.size, device=self.device
         )
@@ -163,6 +197,93 @@ class LiveFramework(TorchFramework):
         self.member.entered(offer.number)
         return note, table[offer.sources[0]][1:]
 
+    def enter_sharded(self, entry: Entry, baggage: Baggage, common: Sequence[int]) -> Arrived:
+        """As `enter`, where models are sharded. Who leaves only hands on what it has."""
+        assert self.member is not None
+        assert self.shards is not None
+        offer, bundle = entry.offer, entry.group
+        self._settle()
+        self._norms.settle()
+        half, self.half = self.half, None
+        self.entry, self.lost = None, False
+        self.member.enters(offer.number, bundle)
+        if half is not None:
+            baggage.gradients_first(half.finish)
+        try:
+            arrived = self.shards.hand_on(
+                bundle,
+                offer,
+                baggage,
+                common,
+                committed=self.member.committed,
+                reach=None if half is None else half.reach,
+            )
+        except RuntimeError as fault:
+            self.half = half
+            bundle.cut()
+            bundle.drop()
+            self._leave_bundle()
+            if not self.shards.holds:
+                self.member.committed = None
+            if not groups.is_lost(fault):
+                raise
+            raise LostGroup(str(fault)) from None
+        self._leave_bundle()
+        if offer.rank is None:
+            bundle.drop()
+            return arrived
+        bundle.main.install()
+        bundle.only_train()
+        self._bundle, self._group = bundle, bundle.main
+        self._control, self._joined = bundle.main.pg, True
+        self.shards.enter(bundle, baggage.tracked, offer.number)
+        self._norms = self.shards.averaging(self._workers(bundle))
+        self._generation = offer.number
+        self.member.entered(offer.number)
+        return arrived
+
+    def copy_slices(self, tracked: Sequence[Any], note: bytes, *, node: int) -> None:
+        """Have each slice kept a second time; `lost` says afterwards whether that failed."""
+        assert self.shards is not None
+        assert self._group is not None
+        assert self.member is not None
+        committed = self.member.committed
+        if committed is None or (self._bundle is not None and self._bundle.across is not None):
+            return  # other copies of the model have every slice
+        try:
+            self.shards.keep_copy(self._group, tracked, note, node=node, committed=committed)
+        except RuntimeError as fault:
+            if not groups.is_lost(fault):
+                raise
+            self.lose()
+
+    def _workers(self, bundle: Bundle) -> Workers:
+        from ones.slurm_ext.runtime.sharding import Workers  # noqa: PLC0415 (heavy)
+
+        main, across = bundle.main, bundle.across
+        assert main is not None
+
+        def lose(fault: RuntimeError) -> None:
+            if not groups.is_lost(fault):
+                raise fault
+            self.lose()
+
+        return Workers(
+            main.size,
+            copies=1 if across is None else across.size,
+            across=None if across is None else across.pg,
+            everybody=main.pg,
+            finish=main.finish,
+            lost=lambda: self.lost,
+            lose=lose,
+        )
+
+    def _leave_bundle(self) -> None:
+        bundle, self._bundle = self._bundle, None
+        self._group, self._control = None, None
+        if bundle is not None:
+            bundle.drop()
+
     def broke(self) -> None:
         """Give up the group, so that the members who wait in it are freed."""
         assert self.member is not None
@@ -171,12 +292,17 @@ class LiveFramework(TorchFramework):
         for elastic, _, _, _ in self._wrapped:
             elastic.use(None)
         self._norms = LoneNorms()
-        if self._group is not None:
+        if self._bundle is not None:
+            self._bundle.cut()
+        elif self._group is not None:
             self._group.cut()
         if self.device.type == "cuda":
             # Its steps run after the host has called them done, so memory may hold half a step.
             self.member.committed = None
-        self._leave_old(self._group)
+        if self._bundle is not None:
+            self._leave_bundle()
+        else:
+            self._leave_old(self._group)
         self.member.broke()
 
     def wrap(self, model: Any, weight: Callable[[], float], **options: Any) -> Any:
@@ -187,8 +313,49 @@ class LiveFramework(TorchFramework):
         self._norms.add(model)
         return elastic
 
+    def shard(self, model: Any, weight: Callable[[], float], cutting: Cutting) -> None:
+        from ones.slurm_ext.runtime import sharding  # noqa: PLC0415 (heavy, and few need it)
+        from ones.slurm_ext.runtime.live import unwrap  # noqa: PLC0415 (heavy)
+        from ones.slurm_ext.runtime.live.sharded import Shards  # noqa: PLC0415 (heavy)
+
+        if fault := sharding.supported() or unwrap.supported():
+            raise StateFault(fault)
+        if self.shards is None:
+            self.shards = Shards(self.device)
+            self.shards.weight = weight
+        wrap = cutting.wrap or sharding.by_layers(cutting.options)
+        self.shards.add(model, wrap, cutting.shards)
+        self.shards.copy_every = cutting.copy_steps
+
+    def _all_have_gradients(self, optimizer: Any) -> None:
+        """Before a step changes slices: either all members do it, or in the end none does.
+
+        Once one has seen that all have their gradients, all can do the step without the others.
+        """
+        if self.lost or self._group is None or self._group.size == 1:
+            return
+        ready = torch.zeros(1)
+        try:
+            self._group.finish(dist.all_reduce(ready, group=self._control, async_op=True))
+        except RuntimeError as fault:
+            if not groups.is_lost(fault):
+                raise
+            assert self.member is not None
+            self.half = HalfStep(optimizer)
+            self.lose()
+
+    def refuse_compiled(self) -> None:
+        """Nothing compiled can go from one generation to the next, whose group is another."""
+        if any(is_compiled(elastic) for elastic, _, _, _ in self._wrapped):
+            raise StateFault(
+                "torch.compile of what job.ddp() has returned can't be resized live; compile the"
+                " model before: job.ddp(torch.compile(model)), or leave --live out"
+            )
+
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
         def forget(*_: object) -> None:
+            if self.shards is not None and not (self.half and self.half.finishing):
+                self._all_have_gradients(optimizer)
             if self.lost:
                 # Without gradients a step changes nothing, and the step is done again.
                 for each in optimizer.param_groups:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from ones.slurm_ext.runtime.live.group import is_lost
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether torch.compile was called on this very module.
+
+    That leaves no mark on it: what was made of it refers to it, by this name.
+    """
+    return module._compiled_call_impl is not None or any(
+        isinstance(each, dict) and each.get("_orig_mod") is module
+        for each in gc.get_referrers(module)
+    )
 
 
 class Elastic(torch.nn.Module):  # type: ignore[misc,unused-ignore]

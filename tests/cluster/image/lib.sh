@@ -14,6 +14,29 @@ wait_for() {
     done
 }
 
+# authenticate AUTHTYPE: start what proves users to Slurm: munged, or nothing but Slurm's own key.
+authenticate() {
+    local files=(/etc/slurm/slurmdbd.conf)
+    case $1 in
+    auth/munge) start_munge ;;
+    auth/slurm)
+        # Done over where a container is started again.
+        [[ ! -e /etc/slurm/slurm.conf ]] || files+=(/etc/slurm/slurm.conf)
+        sed -i '/^CredType=/d; s|^AuthType=.*|AuthType=auth/slurm|' "${files[@]}"
+        [[ ! -e /etc/slurm/slurm.conf ]] || echo CredType=auth/slurm >> /etc/slurm/slurm.conf
+        # Each daemon has a socket of its own there; that of slurmd belongs to root.
+        install -d -o slurm -g slurm /run/slurmctld /run/slurmdbd
+        [[ ${role:-} != node ]] || chown root /run/slurm
+        install -d /etc/ones/ones.d
+        echo 'auth_type = "auth/slurm"' > /etc/ones/ones.d/auth.toml
+        ;;
+    *)
+        echo "no authentication '$1'; auth/munge or auth/slurm" >&2
+        return 2
+        ;;
+    esac
+}
+
 start_munge() {
     install -d -o munge -g munge -m 0755 /run/munge
     runuser -u munge -- /usr/sbin/munged

@@ -3,8 +3,8 @@ ARG BASE
 FROM ${BASE}
 COPY tests/cluster/image/recipes-packages /etc/ones-build/
 RUN python3 -m venv --system-site-packages --without-pip /opt/recipes \
- && echo 'import site; site.addsitedir("/opt/ones/lib/python3.13/site-packages")' \
-    > /opt/recipes/lib/python3.13/site-packages/ones.pth \
+ && echo "import site; site.addsitedir('$(echo /opt/ones/lib/python3*/site-packages)')" \
+    > "$(echo /opt/recipes/lib/python3*/site-packages)/ones.pth" \
  && printf '#!/opt/recipes/bin/python\nfrom ones.slurm_ext.runtime.launcher import main\nmain()\n' \
     > /opt/recipes/bin/ones-run \
  && chmod +x /opt/recipes/bin/ones-run \

@@ -2,7 +2,7 @@
 
 Stands under the example's own name in a folder beside `examples`. Lines of the files in
 `seen-JOB`: {"epoch", "at": the position before the step, "ids", "workers", "restarts"}, one for
-each step that was committed.
+each step that was committed. Each step takes $ONES_COUNTED_PAUSE seconds longer.
 """
 
 import runpy
@@ -14,6 +14,7 @@ def count() -> None:
     """Have this process write down what its steps see."""
     import json
     import os
+    import time
     from collections import deque
 
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
@@ -23,6 +24,7 @@ def count() -> None:
     fetched: deque[list[int]] = deque()
     fetch, step = _MapDatasetFetcher.fetch, Job.step
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    pause = float(os.environ.get("ONES_COUNTED_PAUSE", "0"))
     folder = Path(f"seen-{os.environ.get('SLURM_JOB_ID', '0')}")
     folder.mkdir(exist_ok=True)
     account = (folder / f"{restarts}-{os.uname().nodename}-{os.getpid()}").open("w", buffering=1)
@@ -33,6 +35,7 @@ def count() -> None:
         return fetch(self, numbers)
 
     def counted_step(self, **options):
+        time.sleep(pause)
         epoch, at = self.epoch, self.samples
         begin, end = self._cut.share(self._moment.progress.position)
         ids = fetched.popleft()  # one sample where this worker has no share
@@ -46,6 +49,28 @@ def count() -> None:
                 account.write(json.dumps({**line, "restarts": restarts}) + "\n")
 
     _MapDatasetFetcher.fetch, Job.step = counted_fetch, counted_step
+
+
+def take_cpus_for_gpus() -> None:
+    """Have Accelerate shard over CPUs too, which it would not do, and does no differently."""
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
+
+    begin = PartialState.__init__
+
+    def begun(self, *words, **options):
+        begin(self, *words, **options)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = begun
+
+
+def leave_kernels_out() -> None:
+    """Keep DeepSpeed from compiling one for the memory that CPUs share, which takes minutes."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 class Counted:
@@ -73,4 +98,8 @@ if example.name.startswith("submitit"):
     submitit.AutoExecutor.submit = lambda self, function: submit(self, Counted(function))
 else:
     count()
+if example.name.startswith("accelerate_fsdp2"):
+    take_cpus_for_gpus()
+if example.name.startswith("deepspeed"):
+    leave_kernels_out()
 runpy.run_path(str(example.parent / "examples" / example.name), run_name="__main__")

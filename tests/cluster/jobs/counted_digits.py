@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ones.slurm_ext import runtime as ones
+# Not `import ones`, which packages of before have not: scripts/test-install upgrades beside it.
+from ones.slurm_ext import runtime
 from ones.slurm_ext.runtime.torch_framework import TorchFramework
 
 EPOCHS, BATCH, SAMPLES = int(sys.argv[1]), 96, 500
@@ -68,7 +69,7 @@ def wait_at_gate(position: int) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    job = ones.init(seed=7)
+    job = runtime.init(seed=7)
     generator = np.random.default_rng(1)
     images = torch.from_numpy(generator.normal(size=(SAMPLES, 64)).astype(np.float32))
     truth = torch.from_numpy(generator.normal(size=(64, 10)).astype(np.float32))

@@ -1,13 +1,13 @@
-"""The audit log: who was refused at onesd's doors, and who paused, resumed or set the policy.
+"""The audit log: who was refused at onesd's doors, what operators did, and what was done to jobs.
 
 One line each in the logger `ones.audit`, as NAME=VALUE behind the word `audit`; values with spaces
 are quoted as in JSON:
 
     audit event=refused uid=1001 from=10.1.0.7 what="POST /v1/pause" why="bob is not an operator"
 
-`event` is refused, pause, resume or policy; `uid` is - where nothing proves one; `from` is the
-address, or unix for the socket on onesd's host. `more=N` on a refusal: so many others of the same
-address were not written since the last.
+`uid` is - where nothing proves one; `from` is the address, or unix for the socket on onesd's host.
+`more=N` on a refusal: so many others of the same address were not written since the last. What was
+done to a job has its number and user instead, and of a move `by`, the policy that decided on it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,19 @@ class Audit:
             return
         more = self._unwritten.pop(source, 0)
         fields = {"uid": uid, "from": source, "what": what, "why": why}
-        log.warning(_line("refused", fields | ({"more": more} if more else {})))
+        log.warning("%s", line("refused", fields | ({"more": more} if more else {})))
 
     def did(self, event: str, *, uid: int, source: str, **fields: str) -> None:
-        """Somebody has paused, resumed, or set the policy."""
-        log.warning(_line(event, {"uid": uid, "from": source, **fields}))
+        """Somebody has paused, resumed, set the policy, or signed in."""
+        log.warning("%s", line(event, {"uid": uid, "from": source, **fields}))
 
 
-def _line(event: str, fields: Mapping[str, object]) -> str:
+def acted(event: str, *, job: int, **fields: object) -> None:
+    """Something was done to a job, or is about to be."""
+    log.info("%s", line(event, {"job": job, **fields}))
+
+
+def line(event: str, fields: Mapping[str, object]) -> str:
     return " ".join(["audit", f"event={event}", *(f"{k}={_value(v)}" for k, v in fields.items())])
 
 

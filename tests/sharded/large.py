@@ -1,0 +1,200 @@
+"""What a change of workers costs a sharded transformer, and whether it comes out right.
+
+usage: scripts/benchmark-live --sharded [--width N] [--layers N] [--sizes N,N...]
+                                        [--copies N,N...] [--restarts N] [--json]
+
+By default 100 million parameters in fp32 under AdamW, 1.2 GB of state, on this machine over gloo.
+FSDP2 goes through --sizes, HSDP with two workers for each copy through --copies. A pause lasts from
+the end of the last step of the old size to the start of the first one of the new, on the worker for
+which it is longest. Restarts are of the same training, from torch.distributed.checkpoint. Memory is
+the largest peak of a worker in a change, as a part of its peak in steps before or after it. Losses,
+parameters and samples are compared with a run by one process. Exits with 1 where they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from live import LiveTraining
+from trainings import Step, Trainings, apart, eventually
+
+ROUNDING = 1e-3  # relative, of sums over workers in another order, after all steps
+BATCH = 8
+HEAD = (
+    "| model | change | pause | to the end of the first new step | a step before, after"
+    " | sent / least | MB sent | memory / steady |\n|---|---|---|---|---|---|---|---|"
+)
+BETWEEN = 1  # steps between two changes
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/benchmark-live --sharded", description=__doc__)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--layers", type=int, default=14)
+    parser.add_argument("--sizes", default="2,4,3,8,2", help="workers of FSDP2; empty: none")
+    parser.add_argument("--copies", default="4,6,2", help="workers of HSDP; empty: none")
+    parser.add_argument("--restarts", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    model = {"width": given.width, "layers": given.layers}
+    walks = [("FSDP2", sizes(given.sizes), None), ("HSDP", sizes(given.copies), 2)]
+    rows: list[dict[str, Any]] = []
+    if not given.json:
+        print(HEAD, flush=True)
+    right = True
+    with tempfile.TemporaryDirectory(prefix="ones-sharded-") as folder:
+        for name, walk, shards in walks:
+            if walk:
+                found, same = walked(Path(folder) / name, walk, shards=shards, **model)
+                rows += [{"model": name, **row} for row in found]
+                if not given.json:
+                    print(*(line(name, row) for row in found), sep="\n", flush=True)
+                right = right and same
+        restarts = [
+            restarted(Path(folder) / f"restart-{number}", **model)
+            for number in range(given.restarts)
+        ]
+    if given.json:
+        print(json.dumps({"changes": rows, "restarts": restarts, "equal": right}))
+        return 0 if right else 1
+    if restarts:
+        pause, first = (median(each[name] for each in restarts) for name in ("pause", "first"))
+        slowest = max(row["pause"] for row in rows)
+        print(
+            f"\nrestart from the checkpoint, 4 to 3 workers, n = {len(restarts)}: pause"
+            f" {pause:.2f} s, to the end of the first new step {first:.2f} s;"
+            f" {pause / median(row['pause'] for row in rows):.0f} times the median live pause,"
+            f" {pause / slowest:.0f} times the longest"
+        )
+    print(f"loss, parameters and samples as without a change: {'yes' if right else 'NO'}")
+    return 0 if right else 1
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    return (
+        f"| {name} | {row['before']} to {row['after']} | {row['pause']:.2f} s"
+        f" | {row['first']:.2f} s | {row['usual'][0]:.2f}, {row['usual'][1]:.2f} s"
+        f" | {row['sent'] / max(1, row['least']):.2f} | {row['sent'] / 1e6:.0f}"
+        f" | {row['memory']:.2f} |"
+    )
+
+
+def sizes(text: str) -> list[int]:
+    return [int(each) for each in text.split(",") if each]
+
+
+def walked(
+    folder: Path, walk: Sequence[int], *, shards: int | None, **model: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """Each change of a live training, and whether the training came out as it had to."""
+    folder.mkdir()
+    samples = BATCH * (BETWEEN + 2) * (len(walk) + 1)
+    training = LiveTraining(
+        folder, samples=samples, epochs=1, batch=BATCH, pause=0, **model,
+        **({} if shards is None else {"shards": shards}),
+    )  # fmt: skip
+    try:
+        alone = training.whole()
+        job = training.live(walk[0], slots=max(walk))
+        told = []
+        for size in walk[1:]:
+            training.steps_more(BATCH * BETWEEN)
+            before = training.pids()
+            told.append(training.resize(size)["resizes"][-1])
+            present = training.pids()
+            if any(before[slot] != present[slot] for slot in before.keys() & present.keys()):
+                raise RuntimeError("a worker that was to stay was restarted")
+        training.slow.unlink()
+        if training.ends(job):
+            raise RuntimeError(training.said)
+        return [cost(training, change) for change in told], is_equal(training, alone, samples)
+    finally:
+        training.end()
+
+
+def cost(training: Trainings, told: dict[str, Any]) -> dict[str, Any]:
+    steps = training.every_step()
+    at = told["samples"]
+    old = [step for step in steps if step.before < at and step.workers == told["before"]]
+    new = [step for step in steps if step.before >= at and step.workers == told["workers"]]
+    last = [step for step in old if step.before == max(each.before for each in old)]
+    first = [step for step in new if step.before == min(each.before for each in new)]
+    return {
+        "before": told["before"],
+        "after": told["workers"],
+        "pause": told["pause"],
+        "first": max(step.ended for step in first) - max(step.ended for step in last),
+        "usual": [usual(old), usual(new)],
+        "sent": told["moved"],
+        "least": told["least"],
+        "memory": memory(training, at),
+    }
+
+
+def usual(steps: Sequence[Step]) -> float:
+    return median(step.ended - step.began for step in steps)
+
+
+def memory(training: Trainings, at: int) -> float:
+    """The largest peak of a worker in the change at these samples, as a part of its steps' peak."""
+    found = [0.0]
+    for steps in training.steps().values():
+        for step, following in pairwise(steps):
+            if step.before < at <= following.before and step.most and following.most:
+                near = [
+                    each.most for each in steps if each.workers in (step.workers, following.workers)
+                ]
+                found.append(step.change / max(near))
+    return max(found)
+
+
+def is_equal(training: Trainings, alone: dict[str, Any], samples: int) -> bool:
+    losses, results = training.losses(), training.results()
+    return (
+        set(training.counted().values()) == {1}
+        and len(training.counted()) == samples
+        and losses.keys() == alone["losses"].keys()
+        and apart(list(losses.values()), list(alone["losses"].values())) < ROUNDING
+        and all(apart(each["digest"], alone["digest"]) < ROUNDING for each in results)
+    )
+
+
+def restarted(folder: Path, **model: int) -> dict[str, float]:
+    """What a restart costs, from 4 workers to 3: a checkpoint, and new processes that read it."""
+    folder.mkdir()
+    training = Trainings(
+        folder, samples=1000, epochs=1, batch=BATCH, pause=0, checkpoints=folder / "kept", **model
+    )
+    try:
+        first = training.workers(4)
+        eventually(lambda: training.reached(BATCH * BETWEEN))
+        first.send_signal(signal.SIGTERM)
+        if training.ends(first) != 143:
+            raise RuntimeError(training.said)
+        ended = max(step.ended for step in training.every_step())
+        second = training.workers(3, seen=folder / "again")
+        eventually(lambda: training.every_step("again"))
+        time.sleep(0.5)  # until all have written of it
+        second.kill()
+        steps = training.every_step("again")
+        begin = [step for step in steps if step.before == min(each.before for each in steps)]
+        return {
+            "pause": max(step.began for step in begin) - ended,
+            "first": max(step.ended for step in begin) - ended,
+        }
+    finally:
+        training.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Runs of tests/sharded/train.py as processes of this machine, and what they have left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRAIN = Path(__file__).with_name("train.py")
+LAUNCHER = ("-m", "ones.slurm_ext.runtime.launcher")
+PATIENCE = 300.0  # seconds for what is sure to come
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"it did not come within {PATIENCE} s")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one worker says of a step that it has committed."""
+
+    epoch: int
+    before: int
+    workers: int
+    numbers: list[int]
+    loss: float  # this worker's part of the mean over the step's samples
+    began: float  # seconds since the epoch, as the next
+    ended: float
+    most: int  # bytes of memory at its most in the step
+    change: int  # and in job.step(), where changes are
+
+
+class Trainings:
+    """Runs of one training in one folder."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder = folder
+        self.options = options
+        self.slow = folder / "slow"
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, *launcher: str, environment: dict[str, str] | None = None, **more: object
+    ) -> subprocess.Popen[str]:
+        """Start the training; without a launcher as one process."""
+        options = {"seen": self.folder / "seen", "slow": self.slow, **self.options, **more}
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        process = subprocess.Popen(
+            [sys.executable, *launcher, str(TRAIN), *words],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.running.append(process)
+        return process
+
+    def workers(self, count: int, **more: object) -> subprocess.Popen[str]:
+        return self.start(*LAUNCHER, f"--workers={count}", **more)
+
+    def whole(self, **more: object) -> dict[str, Any]:
+        """The result of the same training by one process, never resized, with its losses."""
+        assert self.ends(self.start(seen=self.folder / "whole", **more)) == 0
+        (result,) = self.results("whole")
+        return {**result, "losses": self.losses("whole")}
+
+    def ends(self, process: subprocess.Popen[str]) -> int:
+        """Its exit code, once it has ended; what it said is kept as `said`."""
+        self.said = process.communicate(timeout=PATIENCE)[1]
+        return process.returncode
+
+    def end(self) -> None:
+        """Kill whatever still runs."""
+        for process in self.running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+
+    def steps(self, name: str = "seen") -> dict[int, list[Step]]:
+        """The committed steps by process."""
+        found = {}
+        for file in self.folder.glob(f"{name}.*"):
+            if file.suffix != ".result":
+                lines = [line for line in file.read_text().splitlines() if line.endswith("]")]
+                found[int(file.suffix[1:])] = [Step(*json.loads(line)) for line in lines]
+        return found
+
+    def every_step(self, name: str = "seen") -> list[Step]:
+        return [step for steps in self.steps(name).values() for step in steps]
+
+    def counted(self) -> Counter[tuple[int, int]]:
+        """How often each sample of each epoch was committed."""
+        return Counter((step.epoch, each) for step in self.every_step() for each in step.numbers)
+
+    def losses(self, name: str = "seen") -> dict[int, float]:
+        """The mean loss of each step, by the samples before it."""
+        found: Counter[int] = Counter()
+        for step in self.every_step(name):
+            found[step.before] += step.loss
+        return dict(sorted(found.items()))
+
+    def results(self, name: str = "seen") -> list[dict[str, Any]]:
+        return [json.loads(file.read_text()) for file in self.folder.glob(f"{name}.*.result")]
+
+    def reached(self, samples: int) -> bool:
+        with contextlib.suppress(ValueError):
+            return max(step.before for step in self.every_step()) >= samples
+        return False
+
+
+def apart(these: list[float], others: list[float]) -> float:
+    """The largest relative difference of two lists of numbers."""
+    pairs = zip(these, others, strict=True)
+    return max(abs(one - other) / max(abs(one), abs(other), 1e-3) for one, other in pairs)
