@@ -33,6 +33,7 @@ _PLAIN: Mapping[str, Offer] = {
     "sia": Offer(
         about="fair goodput on mixed GPU types", information="own", resizes=True, usual=True
     ),
+    "shockwave": Offer(about="fair progress over the coming rounds; makespan"),
     "liquid": Offer(about="jobs in order, where the network costs them least", usual=True),
     "ones-sc21": Offer(about="ONES as published", resizes=True, usual=True),
     "drl": Offer(

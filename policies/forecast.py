@@ -19,7 +19,9 @@ from ones.policies.model import (
     Problem,
     Seconds,
     Segment,
+    Shape,
 )
+from ones.policies.shapes import own_forms
 
 FARTHEST: Seconds = 100 * 366 * 86400.0  # ends beyond it are not told
 BATCHES = 50  # geometric samples of the global batch among which the best is chosen (Pollux §4.1)
@@ -128,6 +130,22 @@ def seconds_left_on(
         return float(tuned(job, outlook, kind, nodes=nodes, gpus=gpus).seconds[0])
     own = np.array([float(batch or own_batch(job, outlook))])
     return float(seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=own)[0])
+
+
+def seconds_left_as_requested(problem: Problem, job: Job) -> Seconds:
+    """Time to the end at the job's own request, on the fastest GPU type that it may run on.
+
+    0.0 where no node will have it.
+    """
+    outlook = problem.outlooks[job.id]
+    shape = next(iter(own_forms(job.shapes, job.requested)), Shape(1, 1))
+    kinds = sorted({node.gpu_type for node in problem.nodes if node.name in job.nodes})
+    nodes, gpus = np.array([shape.nodes]), np.array([shape.gpus])
+    batch = np.array([own_batch(job, outlook)])
+    times = (
+        seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=batch) for kind in kinds
+    )
+    return min((float(time[0]) for time in times), default=0.0)
 
 
 def foreseeable(left: Seconds) -> Seconds:

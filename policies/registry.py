@@ -23,6 +23,7 @@ from ones.policies.ones_settings import Settings
 from ones.policies.optimus import Optimus
 from ones.policies.pollux import Pollux
 from ones.policies.sc21 import Sc21
+from ones.policies.shockwave import Shockwave
 from ones.policies.sia import Sia
 from ones.policies.slurm.policy import Slurm
 from ones.policies.slurm.settings import SlurmSettings
@@ -107,6 +108,7 @@ _POLICIES: dict[str, _Make] = {
     "ones-sc21": _plain(Sc21()),
     "optimus-oracle": _plain(Optimus()),
     "pollux": _plain(Pollux()),
+    "shockwave": _plain(Shockwave()),
     "sia": _plain(Sia()),
     "slurm": _slurm,
     "srtf": _plain(Srtf()),

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ones.policies.forecast import own_batch, seconds_left
-from ones.policies.model import MAX_WAIT, Assignment, Job, JobId, Plan, Problem, Seconds, Shape
+from ones.policies.forecast import seconds_left_as_requested
+from ones.policies.model import MAX_WAIT, Assignment, Job, JobId, Plan, Problem, Seconds
 from ones.policies.placement import Room
-from ones.policies.shapes import shapes_by_size, size_as_requested
+from ones.policies.shapes import own_forms
 from ones.policies.words import lasting
 
 
@@ -37,10 +37,10 @@ class Srtf:
                 assignments[job.id] = Assignment(job.placement, job.batch, job.fixed or "stays")
                 room.take(job.placement)
             else:
-                left[job] = self._left(problem, job)
+                left[job] = _left(problem, job)
         running = {job for job in left if job.placement is not None}
         for job in sorted(left, key=lambda job: (job.waited <= self.max_wait, left[job], job.id)):
-            shapes = _as_requested(job)
+            shapes = own_forms(job.shapes, job.requested)
             running.discard(job)
             if job.placement is not None and room.fits(job.placement):
                 assignments[job.id] = Assignment(
@@ -62,28 +62,8 @@ class Srtf:
                 )
         return Plan(assignments, idle), None
 
-    def _left(self, problem: Problem, job: Job) -> Seconds:
-        """Time to the end at the requested size; a waiting job pays its restart as well."""
-        outlook = problem.outlooks[job.id]
-        shape = next(iter(_as_requested(job)), Shape(1, 1))
-        kinds = sorted({node.gpu_type for node in problem.nodes if node.name in job.nodes})
-        times = [
-            float(
-                seconds_left(
-                    job,
-                    outlook,
-                    kind,
-                    nodes=np.array([shape.nodes]),
-                    gpus=np.array([shape.gpus]),
-                    batch=np.array([own_batch(job, outlook)]),
-                )[0]
-            )
-            for kind in kinds
-        ]
-        waiting = outlook.restart_cost if job.placement is None else 0.0
-        return min(times, default=0.0) + waiting
 
-
-def _as_requested(job: Job) -> list[Shape]:
-    size = size_as_requested(job.shapes, job.requested)
-    return shapes_by_size(job.shapes)[size] if size else []
+def _left(problem: Problem, job: Job) -> Seconds:
+    """Time to the end at the requested size; a waiting job pays its restart as well."""
+    waiting = problem.outlooks[job.id].restart_cost if job.placement is None else 0.0
+    return seconds_left_as_requested(problem, job) + waiting

@@ -14,7 +14,7 @@ REMEMBERED = 128  # characters of a resource string that is kept in memory
 _IN_PARENTHESES = re.compile(r"\([^()]*\)")  # without `(`, or the work would grow with its square
 _GPU = re.compile(r"(?:gres[/:])?gpu(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
 _SHARD = re.compile(r"(?:gres[/:])?shard(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
-_PART = r"[0-9]{1,9}/[0-9]{1,9}"  # of one GPU so many of so many
+_PART = r"(?:-|[0-9]{1,9})/[0-9]{1,9}"  # of one GPU so many of so many; "-": it is taken whole
 _SHARDS_HELD = re.compile(rf"shard(?::[^:(,]{{1,64}}){{0,2}}\(({_PART}(?:,{_PART}){{0,255}})\)")
 
 
@@ -34,12 +34,15 @@ def shards_in(text: str) -> int:
 
 
 def shared_gpus(text: str) -> tuple[int, ...]:
-    """The GPUs, by Slurm's index, of which the string holds shards."""
+    """The GPUs, by Slurm's index, of which the string holds shards.
+
+    Not those that are taken whole, which 26.05 marks there, and 24.11 doesn't.
+    """
     return tuple(
         index
         for match in _SHARDS_HELD.finditer(text)
         for index, part in enumerate(match[1].split(","))
-        if int(part.split("/")[0])
+        if part.split("/")[0].strip("-0")
     )
 
 

@@ -231,6 +231,7 @@ def on_slurm(cluster: Cluster, sleeps: Sequence[Sleep]) -> list[Ran]:
 LOGGED = re.compile(
     r"\[(?P<at>[^]]+)\] (?:(?P<submitted>_slurm_rpc_submit_batch_job:)"
     r"|(?P<started>sched: Allocate|sched/backfill: _start_job: Started)"
+    r"|(?P<configured>prolog_running_decr: Configuration for)"
     r"|(?P<ended>_job_complete:(?=.* done$))) JobId=(?P<job>\d+)"
 )
 
@@ -241,8 +242,11 @@ def happened(cluster: Cluster) -> dict[int, dict[str, float]]:
     for line in cluster.run("ctl", "cat /var/log/slurm/slurmctld.log").stdout.splitlines():
         if match := LOGGED.match(line):
             at = datetime.fromisoformat(match["at"]).replace(tzinfo=UTC).timestamp()
-            what = next(word for word in ("submitted", "started", "ended") if match[word])
-            found.setdefault(int(match["job"]), {})[what] = at
+            told = found.setdefault(int(match["job"]), {})
+            if match["configured"]:  # all that Slurm 26.05 says of a start by its backfill
+                told.setdefault("started", at)
+            else:
+                told[next(word for word in ("submitted", "started", "ended") if match[word])] = at
     return found
 
 

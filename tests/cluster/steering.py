@@ -137,6 +137,19 @@ class Steering:
     def ask(self, *words: str, user: str | None = None) -> Any:
         return json.loads(self.cluster.run("ctl", ["onesctl", *words, "--json"], user).stdout)
 
+    def settle(self, *, within: float, rounds: int = 5) -> None:
+        """Wait until the plans of so many rounds, one after the other, leave all as it is."""
+        last: list[int] = []  # the last round that changed something
+
+        def settled() -> bool:
+            plan = self.ask("plan")
+            number = plan["round"]["number"]
+            if plan["decisions"] or not last:
+                last[:] = [number]
+            return bool(number - last[0] >= rounds)
+
+        self.cluster.eventually(settled, within=within, what="quiet plans")
+
     def slurm(self, job: int | str, column: str) -> str:
         """One squeue column of a job, or of the task ARRAY_INDEX."""
         command = f"squeue -h -t all -j {job} -O {column}:200"

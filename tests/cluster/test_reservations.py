@@ -80,7 +80,7 @@ def test_maintenance_to_come_is_for_short_jobs_and_stops_nobody(
         "/home/jobs/counting.sbatch", "100000", "40",
     )  # fmt: skip
     onesd.wait(runs, ["RUNNING"], within=60)
-    cluster.eventually(lambda: not onesd.ask("plan")["decisions"], within=60, what="a quiet plan")
+    onesd.settle(within=120)
     restarts = onesd.slurm(runs, "RestartCnt")
     reserve(
         cluster, "repair", "nodes=n[1-4]", "users=root", "starttime=now+35minutes", "duration=60",

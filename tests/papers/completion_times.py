@@ -260,7 +260,7 @@ def table_realistic(pool: ProcessPoolExecutor) -> None:
     """
     print("\n### Realistic requests, against Pollux on the same jobs\n")
     cell = replace(COLD, trace="pollux/workloads-realistic")
-    policies = ("ones", "tiresias", "optimus-oracle", "slurm", "fifo")
+    policies = ("ones", "tiresias", "shockwave", "optimus-oracle", "slurm", "fifo")
     rows_against_pollux(pool, [(policy, replace(cell, policy=policy)) for policy in policies])
 
 

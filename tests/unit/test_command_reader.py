@@ -166,6 +166,7 @@ def test_other_resources_stay_when_gpus_are_replaced() -> None:
 def test_a_gpu_in_shards_is_in_use_and_its_index_is_told() -> None:
     assert shared_gpus("shard:1(0/2,0/2,1/2,0/2)") == (2,)
     assert shared_gpus("shard:v100:3(2/2,1/2,0/2)") == (0, 1)
+    assert shared_gpus("shard:v100:1(-/2,-/2,-/2,1/2)") == (3,)  # as Slurm 26.05 says it
     assert shared_gpus("gpu:v100:2(IDX:0,2)") == shared_gpus("shard:4") == ()
     assert gpus_on_nodes("n1", ["shard:1(0/2,1/2)"]) == {"n1": 1}
     assert shares_on_nodes("n1", ["shard:1(0/2,1/2)"]) == {"n1": (1,)}

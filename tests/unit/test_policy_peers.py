@@ -21,11 +21,12 @@ from ones.policies.pollux_search import (
     evaluate,
     search,
 )
+from ones.policies.shockwave import Shockwave
 from ones.policies.sia import Sia
 from ones.policies.sia_choice import Menu, by_integer_programme, by_table
 from ones.policies.tiresias import Tiresias
 
-ALL: list[Policy] = [Tiresias(), Optimus(), Pollux(generations=20), Sia()]
+ALL: list[Policy] = [Tiresias(), Optimus(), Pollux(generations=20), Sia(), Shockwave()]
 ADAPTIVE = [Pollux(generations=40), Sia()]
 HOUR = 3600.0
 
