@@ -16,6 +16,7 @@ from fuzz.target import Target
 
 HERE = Path(__file__).resolve().parent
 STUCK = 60.0  # seconds with one input after which the process is ended
+BEGINNING = 600.0  # seconds before the first input: a busy machine takes long to load it all
 DEATHS = 5  # of processes, after which a target is left
 
 
@@ -90,7 +91,7 @@ def _one_process(said: dict[str, object], place: Path, result: Result) -> bool:
                     begun = now
                 if seen != count:
                     count, moved = seen, now
-                if now - moved > STUCK:
+                if now - moved > (STUCK if begun else BEGINNING):
                     stuck = True
                     break
         finally:
