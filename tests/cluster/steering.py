@@ -138,13 +138,13 @@ class Steering:
         return json.loads(self.cluster.run("ctl", ["onesctl", *words, "--json"], user).stdout)
 
     def settle(self, *, within: float, rounds: int = 5) -> None:
-        """Wait until the plans of so many rounds, one after the other, leave all as it is."""
-        last: list[int] = []  # the last round that changed something
+        """Wait until for so many rounds, one after the other, nothing is planned nor under way."""
+        last: list[int] = []  # the last round in which something was
 
         def settled() -> bool:
             plan = self.ask("plan")
             number = plan["round"]["number"]
-            if plan["decisions"] or not last:
+            if plan["decisions"] or self.ask("status")["jobs"]["moving"] or not last:
                 last[:] = [number]
             return bool(number - last[0] >= rounds)
 
