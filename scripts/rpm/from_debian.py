@@ -15,7 +15,7 @@ from pathlib import Path
 
 # In the order in which they take their files: the controller has the modules that are left.
 PACKAGES = ("ones-runtime", "ones-common", "ones-agent", "slurm-spank-ones", "ones-controller")
-DEBIAN, BUILD = Path("debian"), Path("rpm/build")
+DEBIAN, BUILD = Path("debian"), Path("scripts/rpm/build")
 DEBIANS_MODULES = "usr/lib/python3*/dist-packages"
 RESTARTED = {
     "ones-controller": "onesd.service ones-release.timer",

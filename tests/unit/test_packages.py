@@ -243,6 +243,17 @@ def test_bad_words_get_a_line_and_no_work(words: tuple[str, ...], fault: str) ->
     assert fault in done.stderr
 
 
+def test_the_lists_of_the_rpms_are_written_where_the_spec_reads_them() -> None:
+    spec = (ROOT / "scripts/rpm/ones-slurm.spec").read_text()
+    written = re.search(
+        r'BUILD = .*Path\("(.+)"\)', (ROOT / "scripts/rpm/from_debian.py").read_text()
+    )
+    assert written is not None
+    read = {Path(name).parent for name in re.findall(r"^%\w+ -n \S+ -f (\S+)", spec, re.MULTILINE)}
+    assert read == {Path(written[1])}
+    assert (ROOT / written[1]).parent.is_dir(), "only its last folder is made"
+
+
 def test_the_rpms_need_what_the_debian_packages_need() -> None:
     """Each by the names of its own world; what each has is read from debian/ when it is built."""
     spec = (ROOT / "scripts" / "rpm" / "ones-slurm.spec").read_text()
