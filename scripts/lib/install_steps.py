@@ -63,7 +63,7 @@ class Journey:
 
     def travel(self) -> None:
         site = self.site
-        with self.step("Slurm"):
+        with self.step("site"):
             site.up()
             site.on("ctl", PLAIN, "alice")
             self.before = site.files()

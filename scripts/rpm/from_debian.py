@@ -111,12 +111,12 @@ def files(tree: Tree, package: str) -> str:
     ]
     lines = [f"%config(noreplace) {one}" if one.startswith("/etc/") else one for one in found]
     # Folders that are ours alone go with the last package that has something in them.
-    ours = re.compile(r"(%\w+(?:\(\w+\))? )?(.*/(?:ones|ones_slurm-[^/]*)(?=/).*)/[^/]*")
+    ours = re.compile(r"(%\w+(?:\(\w+\))? )?(.*/ones(?:_slurm(?:_runtime)?-[^/]*)?(?=/).*)/[^/]*")
     folders: set[str] = set()
     for line in lines:
         if match := ours.fullmatch(line):
             for parent in (Path(match[2]), *Path(match[2]).parents):
-                if re.search(r"/ones(_slurm-[^/]*)?(/|$)", str(parent)):
+                if re.search(r"/ones(_slurm(_runtime)?-[^/]*)?(/|$)", str(parent)):
                     folders.add(f"%dir {parent}")
     return "\n".join([*sorted(folders), *lines, ""])
 
