@@ -118,8 +118,7 @@ def window_of(
 ) -> list[list[JobId]]:
     """[rounds] The jobs of each round, each in as many as it was given, as far as they fit.
 
-    Whose rounds would not all come in otherwise goes first, then as `in_order` has it; who runs
-    goes on where both would do.
+    Whose rounds would not all come in otherwise goes first, then as `in_order` has it.
     """
     left = given.copy()
     order = in_order(demands, weights, given)
