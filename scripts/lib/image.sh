@@ -41,6 +41,8 @@ slurm_inputs() {
         "$image_dir"/etc/{slurm,gres,topology,cgroup}.conf
 }
 
+all_inputs() { context docs/examples "$image_dir"/{all.Dockerfile,welcome}; }
+
 # pack LAYER [PARENT]: keeps the layer's inputs as they are now, whatever is edited meanwhile, and
 # prints the image's name, with a hash of these inputs and of the parent's name.
 pack() {
@@ -149,9 +151,10 @@ build_layer() {
     say "built $tag in $((SECONDS - started)) s"
 }
 
-# build_image: sets $image to the name of an image of the working tree as it is now.
+# build_image: sets $image to the name of an image of the working tree as it is now; with
+# ONES_CLUSTER_ALL=1 of a cluster of one host.
 build_image() {
-    local base pyslurm recipes sharded scratch lock
+    local base pyslurm recipes sharded hosts scratch lock
     # One build at a time on this host: a second caller finds the layers that the first one made.
     exec {lock}> "${TMPDIR:-/tmp}/ones-cluster-image.lock"
     flock "$lock"
@@ -182,5 +185,10 @@ build_image() {
     build_layer slurm "$image" "BASE=$base"
     # The name that compose.yaml uses.
     docker tag "$image" ones-slurm:latest
+    if [[ ${ONES_CLUSTER_ALL:-0} == 1 ]]; then
+        hosts=$image
+        image=$(pack all "$hosts")
+        build_layer all "$image" "BASE=$hosts"
+    fi
     exec {lock}>&-
 }

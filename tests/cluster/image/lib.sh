@@ -26,7 +26,7 @@ authenticate() {
         [[ ! -e /etc/slurm/slurm.conf ]] || echo CredType=auth/slurm >> /etc/slurm/slurm.conf
         # Each daemon has a socket of its own there; that of slurmd belongs to root.
         install -d -o slurm -g slurm /run/slurmctld /run/slurmdbd
-        [[ ${role:-} != node ]] || chown root /run/slurm
+        [[ ${role:-} != @(node|all) ]] || chown root /run/slurm
         install -d /etc/ones/ones.d
         echo 'auth_type = "auth/slurm"' > /etc/ones/ones.d/auth.toml
         ;;
