@@ -11,8 +11,13 @@ from fuzz.messages import NODE
 
 _LONG = NODE.replace(b'"op":"live"', b'"op":"' + b"x" * 5000 + b'"')
 FOUND: dict[str, tuple[bytes, ...]] = {
-    # ClusterShell takes a number beside brackets as a part of those in them; no ValueError came.
-    "hostlists": (b"n[1-2]21474836482", b"n[1-9/2],x[08-\r\n11]y", b"n[1-3,7]" + b"9" * 5000),
+    # ClusterShell took a number beside brackets as a part of those in them: many names.
+    "hostlists": (
+        b"n[1-2]21474836482",
+        b"n[1-9/2],x[08-\r\n11]y",
+        b"n[1-3,7]" + b"9" * 5000,
+        b"999[1-37]",
+    ),
     "gres-detail": (b"n[1-2]21474836482\x1eshard:v0:1(1/2)", b"\r\nn[1-9"),
     "topology": (
         b"SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-4]9223372036854775808\n",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,20 @@ def test_names_come_back_in_the_order_written() -> None:
     assert expand("n[3-4],a1,n10") == ("n3", "n4", "a1", "n10")
 
 
-def test_text_that_is_no_hostlist_is_refused() -> None:
+def test_digits_before_a_bracket_are_no_part_of_its_numbers() -> None:
+    assert expand("n1[8-12]") == ("n18", "n19", "n110", "n111", "n112")
+    assert expand("n1[8,10]x2") == ("n18x2", "n110x2")
+    assert expand("n[08-10]5[1-2]") == ("n0851", "n0852", "n0951", "n0952", "n1051", "n1052")
+
+
+@given(st.integers(0, 99), st.integers(0, 30), st.integers(1, 3))
+def test_ranges_stand_for_what_clustershell_reads_in_them(first: int, more: int, step: int) -> None:
+    for written in (f"{first}-{first + more}", f"{first:03d}-{first + more:03d}/{step}"):
+        ours = expand(f"rack-[{written}]-gpu")
+        assert set(ours) == set(NodeSet(f"rack-[{written}]-gpu", resolver=RESOLVER_NOGROUP))
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[3-1]", "n[1-3/0]", "n[]", "n[1-2", "n]1[", "n[[1]]"])
+def test_text_that_is_no_hostlist_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a hostlist"):
-        expand("n[1-")
+        expand(text)
