@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ones.policies.model import (
+    Batch,
     Floats,
     Ints,
     Job,
@@ -55,6 +58,26 @@ def seconds_left(
     return np.asarray(_work(job, outlook, np.asarray(batch)) * step / batch, dtype=np.float64)
 
 
+def seconds_left_at(
+    job: Job,
+    outlook: Outlook,
+    gpu_type: str,
+    *,
+    nodes: int,
+    gpus: int,
+    batch: float,
+    remaining: float | None = None,
+) -> Seconds:
+    """As `seconds_left`, of one allocation; with other samples `remaining` than the outlook's,
+    where it doesn't tell them apart by their noise."""
+    at = np.array([batch])
+    step = outlook.speed.step_seconds(gpu_type, np.array([nodes]), np.array([gpus]), at)
+    if outlook.segments and job.batches is not None:
+        return float((_work(job, outlook, at) * step / at)[0])
+    samples = outlook.remaining if remaining is None else remaining
+    return samples * float(step[0]) / batch
+
+
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """The best batch at each size, and what comes of it."""
@@ -74,13 +97,7 @@ def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints)
         batch = np.full(gpus.shape, own_batch(job, outlook))
         seconds = seconds_left(job, outlook, gpu_type, nodes=nodes, gpus=gpus, batch=batch)
         return Tuned(batch, seconds)
-    least, most = bounds.bounds(gpus)
-    possible = least <= most
-    least = np.minimum(least, most)
-    share = np.linspace(0.0, 1.0, BATCHES)
-    grid = np.exp(np.log(least)[:, None] * (1 - share) + np.log(most)[:, None] * share)
-    grid = np.minimum(grid, most[:, None])  # which exp(log(most)) may exceed
-    real = bounds.even(grid, gpus[:, None])
+    real, possible = _batches(bounds, tuple(gpus.tolist()))
     step = outlook.speed.step_seconds(gpu_type, nodes[:, None], gpus[:, None], real)
     each = step / real  # seconds per sample, [K, BATCHES]
     segments = outlook.segments or (Segment(outlook.remaining, None),)
@@ -96,6 +113,24 @@ def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints)
         best = (each * counted[0]).argmin(axis=1)
     batch = np.take_along_axis(real, best[:, None], axis=1)[:, 0]
     return Tuned(np.where(possible, batch, np.nan), np.where(possible, seconds, np.inf))
+
+
+@lru_cache(maxsize=2048)
+def _batches(bounds: Batch, gpus: tuple[int, ...]) -> tuple[Floats, NDArray[np.bool_]]:
+    """[K, BATCHES] the batches among which the best is looked for, and where there are any at all.
+
+    They are the same in every round.
+    """
+    count = np.array(gpus)
+    least, most = bounds.bounds(count)
+    possible = least <= most
+    least = np.minimum(least, most)
+    share = np.linspace(0.0, 1.0, BATCHES)
+    grid = np.exp(np.log(least)[:, None] * (1 - share) + np.log(most)[:, None] * share)
+    grid = np.minimum(grid, most[:, None])  # which exp(log(most)) may exceed
+    real = bounds.even(grid, count[:, None])
+    real.flags.writeable = possible.flags.writeable = False
+    return real, possible
 
 
 def _counted(noise: Floats | float, batch: Floats, reference: float) -> Floats:
@@ -125,11 +160,12 @@ def seconds_left_on(
     """
     outlook = problem.outlooks[job.id]
     kind = type_of(placement, problem.by_name)
-    nodes, gpus = np.array([len(placement.gpus_on)]), np.array([placement.gpus])
+    nodes, gpus = len(placement.gpus_on), placement.gpus
     if batch is None and job.batches is not None and job.batches.tunes:
-        return float(tuned(job, outlook, kind, nodes=nodes, gpus=gpus).seconds[0])
-    own = np.array([float(batch or own_batch(job, outlook))])
-    return float(seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=own)[0])
+        best = tuned(job, outlook, kind, nodes=np.array([nodes]), gpus=np.array([gpus]))
+        return float(best.seconds[0])
+    own = float(batch or own_batch(job, outlook))
+    return seconds_left_at(job, outlook, kind, nodes=nodes, gpus=gpus, batch=own)
 
 
 def seconds_left_as_requested(problem: Problem, job: Job) -> Seconds:

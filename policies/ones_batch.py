@@ -66,5 +66,8 @@ def batch_limits(problem: Problem, before: Mapping[JobId, BatchLimit]) -> dict[J
 
 def _first(job: Job, batches: Batch) -> int:
     """What it was submitted with; more where no size it can have could run with so little."""
+    # Nearly always, and no need to look through its shapes.
+    if batches.submitted >= job.sizes.most * batches.least_per_gpu:
+        return batches.submitted
     least = min((shape.gpus for shape in job.shapes), default=job.sizes.least)
     return max(batches.submitted, least * batches.least_per_gpu)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
 from ones.policies.caps import Ledger
-from ones.policies.forecast import seconds_left_on
-from ones.policies.model import Assignment, Floats, Ints, Placement, Problem
+from ones.policies.forecast import seconds_left_on, type_of
+from ones.policies.model import Assignment, Floats, Ints, Placement, Problem, Seconds
 from ones.policies.ones_options import Options
 from ones.policies.placement import Room
 from ones.policies.sizes import in_gpus
@@ -28,6 +28,9 @@ class Wishes:
     turns: list[int]  # the jobs, by what they can be worth at most
     of: list[list[tuple[int, ...]]]  # of each job, those that are worth more than nothing
     least: list[float]  # the fewest GPUs of them; infinite where there are none
+    nothing: list[float]  # what it is worth to each job to get nothing
+    left: dict[tuple[object, ...], Seconds] = field(default_factory=dict)
+    """Time to the end of a job on a type, nodes, GPUs and a batch, once it was asked for."""
 
     @classmethod
     def by(cls, worth: Floats, options: Options) -> Wishes:
@@ -48,6 +51,7 @@ class Wishes:
             turns=np.argsort(-worth.max(axis=(1, 2, 3)), kind="stable").tolist(),
             of=found,
             least=[min((gpus for gpus, *_ in wishes), default=inf) for wishes in found],
+            nothing=worth[:, 0, 0, 0].tolist() if jobs else [],
         )
 
 
@@ -153,7 +157,7 @@ class _Drawing:
             for gpus, t, k, level in self.wishes.of[j]:
                 if gpus <= free and (placed := self._put(j, t, k, level)):
                     return placed
-        self.total += float(self.wishes.worth[j, 0, 0, 0])
+        self.total += self.wishes.nothing[j]
         return None
 
     def _put(self, j: int, t: int, k: int, level: int) -> tuple[Placement, int | None] | None:
@@ -173,10 +177,20 @@ class _Drawing:
         if moved:  # the table has it uncharged, as a job that stays
             worth *= max(0.0, 1.0 - float(options.cost[j, t, k]) / options.horizon)
         if moved or placement.shape != shapes[0]:
-            actual = seconds_left_on(self.problem, job, placement, batch)
+            actual = self._seconds_left(j, placement, batch)
             worth *= float(options.seconds[j, t, k, level]) / max(actual, 1e-6)
         self.total += worth
         return placement, batch
+
+    def _seconds_left(self, j: int, placement: Placement, batch: int | None) -> Seconds:
+        """As `seconds_left_on`, which asks no more of a placement than this."""
+        kind = type_of(placement, self.problem.by_name)
+        key = j, kind, len(placement.gpus_on), placement.gpus, batch
+        found = self.wishes.left.get(key)
+        if found is None:
+            job = self.options.jobs[j]
+            found = self.wishes.left[key] = seconds_left_on(self.problem, job, placement, batch)
+        return found
 
 
 def assignment(

@@ -59,11 +59,13 @@ def build(
     """The options of the jobs that may be started or moved."""
     types = tuple(sorted({node.gpu_type for node in problem.nodes}))
     menus: dict[object, _Menu] = {}
+    chosen = []
     for job in jobs:
-        key = (job.shapes, job.nodes, job.requested)
+        # By the identity of the shapes, which most jobs share: to hash them takes longer.
+        key = (id(job.shapes), job.nodes, job.requested)
         if key not in menus:
             menus[key] = _menu(problem, job, types)
-    chosen = [menus[job.shapes, job.nodes, job.requested] for job in jobs]
+        chosen.append(menus[key])
     counts = [
         sorted({*menu.sizes, job.placement.gpus}) if job.placement else menu.sizes
         for job, menu in zip(jobs, chosen, strict=True)
@@ -243,7 +245,7 @@ def _tunes(job: Job) -> bool:
 
 def _within(job: Job, limit: BatchLimit | None) -> Job:
     """The job with the batches that it may have now."""
-    if job.batches is None or limit is None:
+    if job.batches is None or limit is None or job.batches.most <= limit.most:
         return job
     return replace(job, batches=replace(job.batches, most=min(job.batches.most, limit.most)))
 

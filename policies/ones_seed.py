@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 
 from ones.policies.model import Floats, Ints
@@ -18,6 +19,9 @@ from ones.policies.model import Floats, Ints
 EXACT_CELLS = 1_000_000_000  # of the table times choices, about a second
 CUTS = 60  # prices tried for the bound
 NEAR = 1e-4  # relative distance to the best possible bound at which that ends
+HALVES = 40  # of a price
+SWEEPS = 2  # over the prices, where there are several types
+ROUNDED = 1e-11  # of what is added up: no more is lost by rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +50,119 @@ def best_sizes(worth: Floats, sizes: Ints, capacity: Ints) -> Knapsack:
 
 
 def _exact(best: Floats, sizes: Ints, capacity: Ints) -> tuple[Ints, Ints, float]:
-    jobs, types, count = best.shape
+    """By dynamic programming over the options that can be part of the best choice."""
+    jobs, _, count = best.shape
+    kept = _contenders(best, sizes, capacity)
     total = np.zeros(tuple(capacity + 1))
-    chosen = np.zeros((jobs, *total.shape), dtype=np.int16)  # t * K + k
+    picked: list[NDArray[np.int16] | int] = []  # t * K + k, for each number of GPUs that is left
     for j in range(jobs):
-        after = total + best[j, 0, 0]
-        picked = chosen[j]
-        for t in range(types):
-            for k in range(1, count):
-                gpus = int(sizes[j, k])
-                if gpus > capacity[t] or not np.isfinite(best[j, t, k]):
-                    continue
-                into = (*[slice(None)] * t, slice(gpus, None))
-                out_of = (*[slice(None)] * t, slice(None, total.shape[t] - gpus))
-                candidate = total[out_of] + best[j, t, k]
-                better = candidate > after[into] + 1e-12
-                np.copyto(after[into], candidate, where=better)
-                np.copyto(picked[into], t * count + k, where=better)
+        options = np.flatnonzero(kept[j]).tolist()
+        if len(options) == 1:
+            t, k = divmod(options[0], count)
+            total = _shifted(total, t, int(sizes[j, k]) if k else 0, float(best[j, t, k]))
+            picked.append(options[0])
+            continue
+        after = total + best[j, 0, 0] if kept[j, 0] else np.full_like(total, -np.inf)
+        choice = np.zeros(total.shape, dtype=np.int16)
+        for option in options:
+            t, k = divmod(option, count)
+            if not k:
+                continue
+            gpus = int(sizes[j, k])
+            into = (*[slice(None)] * t, slice(gpus, None))
+            out_of = (*[slice(None)] * t, slice(None, total.shape[t] - gpus))
+            candidate = total[out_of] + best[j, t, k]
+            better = candidate > after[into] + 1e-12
+            np.copyto(after[into], candidate, where=better)
+            np.copyto(choice[into], option, where=better)
         total = after
+        picked.append(choice)
     kind, size = np.zeros(jobs, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
     left = [int(gpus) for gpus in capacity]
     for j in reversed(range(jobs)):
-        t, k = divmod(int(chosen[(j, *left)]), count)
+        choice_of = picked[j]
+        t, k = divmod(choice_of if isinstance(choice_of, int) else int(choice_of[*left]), count)
         if k:
             left[t] -= int(sizes[j, k])
             kind[j], size[j] = t, k
     return kind, size, float(total[tuple(capacity)])
+
+
+def _shifted(total: Floats, t: int, gpus: int, worth: float) -> Floats:
+    """The table once a job has so many GPUs of a type for certain; -inf where it can't have."""
+    if not gpus:
+        return total + worth
+    after = np.full_like(total, -np.inf)
+    into = (*[slice(None)] * t, slice(gpus, None))
+    out_of = (*[slice(None)] * t, slice(None, total.shape[t] - gpus))
+    after[into] = total[out_of] + worth
+    return after
+
+
+def _contenders(best: Floats, sizes: Ints, capacity: Ints) -> NDArray[np.bool_]:
+    """[J, T * K] the options that some best choice may have; the others are in none.
+
+    At any prices of GPUs the Lagrangian bounds every choice, and one with an option that is not its
+    job's best at these prices by that much less. Where that is below what a choice is known to
+    reach, the option can be left out (reduced costs; Martello and Toth, Knapsack Problems, 1990,
+    section 2.2).
+    """
+    jobs, types, count = best.shape
+    offered = np.isfinite(best) & (sizes[:, None, :] <= capacity[:, None])
+    offered[:, :, 0] = False
+    offered[:, 0, 0] = True
+    flat = np.where(offered, best, -np.inf).reshape(jobs, -1)
+    need = np.where(offered, sizes[:, None, :], 0).reshape(jobs, -1).astype(np.float64)
+    of_type = np.repeat(np.arange(types), count)
+    prices, start = _prices(flat, need, of_type, capacity)
+    reduced = flat - prices[of_type] * need
+    top = reduced.max(axis=1)
+    bound = float(top.sum() + prices @ capacity)
+    rows = np.arange(jobs)
+    reached = float(flat[rows, _filled(start, flat, need, of_type, capacity)].sum())
+    # What is near is kept, however the sums were rounded.
+    near = ROUNDED * (1.0 + float(np.abs(top).sum()) + float(prices @ capacity))
+    return np.asarray(
+        offered.reshape(jobs, -1) & (bound - (top[:, None] - reduced) >= reached - near)
+    )
+
+
+def _prices(flat: Floats, need: Floats, of_type: Ints, capacity: Ints) -> tuple[Floats, Ints]:
+    """A price of each type's GPUs at which no more are asked for than there are; what is asked for.
+
+    Type by type the lowest such price, by halves; of one type that is the best bound there is.
+    """
+    types, rows = len(capacity), np.arange(len(flat))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = (flat - flat[:, :1]) / need
+    highest = np.array(
+        [
+            float(np.max(rate, where=np.isfinite(rate) & (of_type == t), initial=0.0))
+            for t in range(types)
+        ]
+    )
+    prices = highest.copy()
+
+    def asked() -> Ints:
+        # Of what is worth the same the fewest GPUs: at the highest price nobody needs any.
+        reduced = flat - prices[of_type] * need
+        least = np.where(reduced >= reduced.max(axis=1, keepdims=True), need, np.inf)
+        return np.asarray(least.argmin(axis=1), dtype=np.int64)
+
+    found = np.zeros(len(flat), dtype=np.int64)
+    for _ in range(1 if types == 1 else SWEEPS):
+        for t in range(types):
+            low, high = 0.0, highest[t]
+            for _ in range(HALVES):
+                prices[t] = (low + high) / 2
+                pick = asked()
+                held = np.bincount(of_type[pick], weights=need[rows, pick], minlength=types)
+                if (held <= capacity).all():
+                    high, found = prices[t], pick
+                else:
+                    low = prices[t]
+            prices[t] = high
+    return prices, found
 
 
 def _priced(best: Floats, sizes: Ints, capacity: Ints) -> tuple[Ints, Ints, float]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ones.policies.model import Ints, Job, Node, Placement, Shape, node_order
 
-_FAR = 2**40  # a node that isn't the job's own now
+_FAR = 2**40  # by which a job's own nodes go before all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class _Floor:
     kind: Ints  # GPU type as a number
     kinds: tuple[str, ...]
     above: Ints  # [levels, nodes] the switch at each level, leaf first, as a number
-    masks: dict[frozenset[str], NDArray[np.bool_]] = field(default_factory=dict)
+    hosts: dict[frozenset[str], tuple[Ints, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> _Floor:
@@ -45,13 +45,14 @@ class _Floor:
             above,
         )
 
-    def mask(self, allowed: Collection[str]) -> NDArray[np.bool_]:
-        """Which nodes are among the allowed; remembered, since jobs of a partition share theirs."""
+    def among(self, allowed: Collection[str]) -> tuple[Ints, ...]:
+        """The allowed nodes of each GPU type; remembered: jobs of a partition share theirs."""
         key = allowed if isinstance(allowed, frozenset) else frozenset(allowed)
-        found = self.masks.get(key)
+        found = self.hosts.get(key)
         if found is None:
-            found = np.array([node.name in key for node in self.nodes], dtype=np.bool_)
-            self.masks[key] = found
+            mask = np.array([node.name in key for node in self.nodes], dtype=np.bool_)
+            found = tuple(np.flatnonzero(mask & (self.kind == t)) for t in range(len(self.kinds)))
+            self.hosts[key] = found
         return found
 
 
@@ -122,26 +123,30 @@ class Room:
         """
         if near is not None and near.shape == shape and self._suits(near, allowed, gpu_type):
             return near
-        floor = self._floor
-        holding = (self._free >= shape.gpus_per_node) & floor.mask(allowed)
-        own = np.ones(len(floor.nodes), dtype=np.bool_)
-        for name in near.nodes if near else ():
-            if name in floor.index:
-                own[floor.index[name]] = False
-        # Its own nodes first, then those where it leaves the smallest gap.
-        fit = np.where(own, _FAR, 0) + self._free - shape.gpus_per_node
-        best: tuple[tuple[int, int], Ints] | None = None
-        for t, kind in enumerate(floor.kinds):
-            hosts = np.flatnonzero(holding & (floor.kind == t))
-            if gpu_type in (None, kind) and len(hosts) >= shape.nodes:
-                found = self._closest(hosts, fit, shape.nodes)
-                left_over = int(self._free[found].sum())
-                cost = (len(np.unique(floor.above[0][found])), left_over)
-                if best is None or cost < best[0]:
-                    best = cost, found
-        if best is None:
+        floor, each = self._floor, shape.gpus_per_node
+        fit: Ints | None = None
+        found: list[Ints] = []
+        for kind, hosts in zip(floor.kinds, floor.among(allowed), strict=True):
+            if gpu_type not in (None, kind) or len(hosts) < shape.nodes:
+                continue
+            able = hosts[self._free[hosts] >= each]
+            if len(able) < shape.nodes:
+                continue
+            if fit is None:
+                # Its own nodes first, then those where it leaves the smallest gap.
+                fit = self._free - each
+                for name in near.nodes if near else ():
+                    if name in floor.index:
+                        fit[floor.index[name]] -= _FAR
+            found.append(self._closest(able, fit, shape.nodes))
+        if not found:
             return None
-        return Placement.of({floor.nodes[i].name: shape.gpus_per_node for i in best[1]})
+        best = found[0] if len(found) == 1 else min(found, key=self._cost)
+        return Placement.of({floor.nodes[i].name: each for i in best.tolist()})
+
+    def _cost(self, hosts: Ints) -> tuple[int, int]:
+        """Leaf switches, and what is free there."""
+        return len(np.unique(self._floor.above[0][hosts])), int(self._free[hosts].sum())
 
     def place_job(
         self, job: Job, shapes: Iterable[Shape], *, gpu_type: str | None = None
@@ -166,18 +171,31 @@ class Room:
 
     def _closest(self, hosts: Ints, fit: Ints, wanted: int) -> Ints:
         """`wanted` of the hosts under the lowest switch that has enough of them."""
+        if wanted == 1:
+            return self._one(hosts, fit)
         for level, above in enumerate(self._floor.above):
             switch = above[hosts]
             count = np.bincount(switch)
             enough = count >= wanted
             if enough.any():
                 # The fullest switch that holds it, so that larger gaps stay whole.
-                tightest = np.full(len(count), 2 * _FAR)
+                tightest = np.full(len(count), _FAR)
                 np.minimum.at(tightest, switch, fit[hosts])
                 able = np.flatnonzero(enough)
                 group = able[np.lexsort((count[able], tightest[able]))[0]]
                 return self._under(level, hosts[switch == group], fit, wanted)
         return self._under(len(self._floor.above), hosts, fit, wanted)
+
+    def _one(self, hosts: Ints, fit: Ints) -> Ints:
+        """The best fit; of several the first below the fullest switch."""
+        gaps = fit[hosts]
+        best = hosts[gaps == gaps.min()]
+        if len(best) > 1:
+            leaf = self._floor.above[0]
+            switch = leaf[best]
+            count = np.bincount(leaf[hosts])[switch]
+            best = best[np.lexsort((switch, count))]
+        return best[:1]
 
     def _under(self, level: int, hosts: Ints, fit: Ints, wanted: int) -> Ints:
         """`wanted` of the hosts, all below a switch of this level, under few switches below it."""

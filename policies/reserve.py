@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, islice
 
 from ones.policies.model import Job, JobId, Node, node_order
 from ones.policies.rigid import DEPTH, PlainJob, place_of
@@ -30,23 +30,32 @@ def reserve(
     held = Counter[str]()
     for job in jobs:
         held.update(dict(job.placement.gpus_on if job.placement else ()))
-    ordered = {node.name: node for node in node_order(nodes)}
+    ordered = node_order(nodes)
+    free = {node.name: node.gpus - node.taken for node in ordered}
     first = sorted(
         waiting,
         key=lambda plain: (plain.id not in owed, *plain.place[:2], plain.expected, plain.place),
     )
-    ours: dict[frozenset[str], _Kept] = {}
+    elastic = _Elastic.of(jobs, claimed)
+    rooms: dict[frozenset[str], _Room] = {}
     for plain in first[:DEPTH]:
-        room = [node for node in ordered.values() if node.usable and node.name in plain.nodes]
-        if plain.nodes not in ours:
-            near = (job for job in jobs if not job.nodes.isdisjoint(plain.nodes))
-            ours[plain.nodes] = _Kept.of(near, claimed)
-        kept = ours[plain.nodes].from_(plain, owed=plain.id in owed)
-        if sum(node.gpus - node.taken for node in room) - kept < plain.gpus:
+        room = rooms.get(plain.nodes)
+        if room is None:
+            there = [node for node in ordered if node.usable and node.name in plain.nodes]
+            # The sort is stable: near each other where equal.
+            names = sorted((node.name for node in there), key=held.__getitem__)
+            room = rooms[plain.nodes] = _Room(there, names, elastic.near(plain.nodes))
+        kept = room.kept.from_(plain, owed=plain.id in owed)
+        if sum(map(free.__getitem__, room.names)) - kept < plain.gpus:
             continue
-        for name, gpus in _chosen(plain, room, held).items():
-            ordered[name] = replace(ordered[name], taken=ordered[name].taken + gpus)
-    return list(ordered.values())
+        for name, gpus in _chosen(plain, room, free).items():
+            free[name] -= gpus
+    return [
+        node
+        if free[node.name] == node.gpus - node.taken
+        else replace(node, taken=node.gpus - free[node.name])
+        for node in ordered
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +67,6 @@ class _Kept:
     places: Sequence[tuple[float, ...]]  # of those who can be ahead of it, the first first
     more: Sequence[int]  # that they keep beside `least` once so many of them are ahead
 
-    @classmethod
-    def of(cls, jobs: Iterable[Job], claimed: Collection[JobId]) -> _Kept:
-        owed = least = 0
-        ahead = []
-        for job in jobs:
-            running = 0 if job.placement is None else min(job.requested, job.placement.gpus)
-            kept = running
-            if job.id in claimed:
-                owed += running
-                kept = job.requested
-            least += kept
-            if running or job.startable:
-                ahead.append((place_of(job), job.requested - kept))
-        ahead.sort()
-        more = accumulate((gpus for _, gpus in ahead), initial=0)
-        return cls(owed, least, [place for place, _ in ahead], list(more))
-
     def from_(self, plain: PlainJob, *, owed: bool) -> int:
         """What they keep from the plain job."""
         if owed:
@@ -83,20 +75,72 @@ class _Kept:
         return self.least + self.more[bisect_left(self.places, plain.place)]
 
 
-def _chosen(plain: PlainJob, room: Sequence[Node], held: Counter[str]) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class _One:
+    """What an elastic job counts for."""
+
+    running: int  # GPUs of its request that it has
+    kept: int  # of its request, where it isn't ahead of a plain job
+    claimed: bool
+    more: tuple[tuple[float, ...], int] | None  # its place, and what it keeps more ahead of one
+
+
+@dataclass(frozen=True, slots=True)
+class _Elastic:
+    """The elastic jobs by the nodes on which they may run: most share theirs."""
+
+    on: Mapping[frozenset[str], Sequence[_One]]
+    known: dict[frozenset[frozenset[str]], _Kept] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], claimed: Collection[JobId]) -> _Elastic:
+        on: dict[frozenset[str], list[_One]] = {}
+        for job in jobs:
+            running = 0 if job.placement is None else min(job.requested, job.placement.gpus)
+            kept = job.requested if job.id in claimed else running
+            ahead = running or job.startable
+            more = (place_of(job), job.requested - kept) if ahead else None
+            on.setdefault(job.nodes, []).append(_One(running, kept, job.id in claimed, more))
+        return cls(on)
+
+    def near(self, nodes: frozenset[str]) -> _Kept:
+        """What those keep that may run on some of these nodes."""
+        near = frozenset(theirs for theirs in self.on if not theirs.isdisjoint(nodes))
+        found = self.known.get(near)
+        if found is None:
+            jobs = [one for theirs in near for one in self.on[theirs]]
+            ahead = sorted(one.more for one in jobs if one.more is not None)
+            found = self.known[near] = _Kept(
+                claimed=sum(one.running for one in jobs if one.claimed),
+                least=sum(one.kept for one in jobs),
+                places=[place for place, _ in ahead],
+                more=list(accumulate((gpus for _, gpus in ahead), initial=0)),
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The usable nodes on which a plain job may run."""
+
+    nodes: Sequence[Node]
+    names: Sequence[str]  # where elastic jobs hold least first
+    kept: _Kept
+
+
+def _chosen(plain: PlainJob, room: _Room, free: Mapping[str, int]) -> dict[str, int]:
     """Where it is to have how many GPUs; empty where it can't have them in its form."""
-    free = {node.name: node.gpus - node.taken for node in room}
-    names = sorted(free, key=lambda name: held[name])  # stable: near each other where equal
-    shapes = plain.forms(room)
+    shapes = plain.forms(room.nodes)
     for shape in shapes:
-        enough = [name for name in names if free[name] >= shape.gpus_per_node]
-        if len(enough) >= shape.nodes:
-            return dict.fromkeys(enough[: shape.nodes], shape.gpus_per_node)
+        each = shape.gpus_per_node
+        enough = list(islice((name for name in room.names if free[name] >= each), shape.nodes))
+        if len(enough) == shape.nodes:
+            return dict.fromkeys(enough, each)
     if shapes:
         return {}
     chosen: dict[str, int] = {}
     missing = plain.gpus
-    for name in names:
+    for name in room.names:
         given = min(missing, free[name])
         if given > 0:
             chosen[name] = given

@@ -15,9 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-import numpy as np
-
-from ones.policies.forecast import own_batch, seconds_left, type_of
+from ones.policies.forecast import own_batch, seconds_left_at, type_of
 from ones.policies.model import Job, JobId, Node, Placement, Problem, Seconds, Shape
 from ones.policies.shapes import own_forms
 from ones.policies.timetable import Request, Timetable
@@ -141,10 +139,11 @@ def _requests(
     found = {job.id: _of_plain(job, nodes, known.get(job.id)) for job in plain}
     alive = {job.id for job in problem.jobs} | found.keys()
     some: dict[tuple[tuple[Shape, ...], frozenset[str]], Placement | None] = {}
+    forms = _Forms()
     for job in problem.jobs:
         # One that Slurm itself will start is as plain as any.
         if job.id not in found and (job.startable or job.placement is not None):
-            shapes, claim = _own_form(job), before.claims.get(job.id)
+            shapes, claim = forms.of(job), before.claims.get(job.id)
             there = claim.placement if claim else None
             if there is None:
                 key = shapes, job.nodes
@@ -164,10 +163,22 @@ def _limit(job: Job) -> Seconds:
     return inf if job.time_limit is None else job.time_limit
 
 
-def _own_form(job: Job) -> tuple[Shape, ...]:
-    """The form of its own request; empty: any split. Of several the one on fewest nodes, which is
-    what Slurm tries first."""
-    return () if job.uneven else own_forms(job.shapes, job.requested)[:1]
+class _Forms:
+    """The form of each job's own request, worked out once for jobs that have the same shapes."""
+
+    def __init__(self) -> None:
+        # By the shapes' identity, since most jobs share theirs; they are kept, so that it stays.
+        self._known: dict[tuple[int, int], tuple[tuple[Shape, ...], tuple[Shape, ...]]] = {}
+
+    def of(self, job: Job) -> tuple[Shape, ...]:
+        """Empty: any split. Of several the one on fewest nodes, which is what Slurm tries first."""
+        if job.uneven:
+            return ()
+        key = id(job.shapes), job.requested
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = (job.shapes, own_forms(job.shapes, job.requested)[:1])
+        return found[1]
 
 
 def _of_elastic(
@@ -191,15 +202,20 @@ def _whole(problem: Problem, job: Job, placement: Placement | None) -> Seconds |
     outlook = problem.outlooks.get(job.id)
     if outlook is None or placement is None:
         return job.time_limit
-    whole = replace(outlook, remaining=outlook.processed + outlook.remaining)
     kind = type_of(placement, problem.by_name)
-    nodes, gpus = np.array([len(placement.gpus_on)]), np.array([placement.gpus])
-    batch = np.array([own_batch(job, outlook)])
     try:
-        seconds = seconds_left(job, whole, kind, nodes=nodes, gpus=gpus, batch=batch)
+        seconds = seconds_left_at(
+            job,
+            outlook,
+            kind,
+            nodes=len(placement.gpus_on),
+            gpus=placement.gpus,
+            batch=own_batch(job, outlook),
+            remaining=outlook.processed + outlook.remaining,
+        )
     except (ArithmeticError, LookupError, ValueError):
         return job.time_limit  # its speed there makes no sense
-    return min(_limit(job), float(seconds[0]))
+    return min(_limit(job), seconds)
 
 
 def _somewhere(problem: Problem, job: Job, shapes: Sequence[Shape]) -> Placement | None:

@@ -144,7 +144,7 @@ def _in_the_way(question: Question, rigid: Rigid | None) -> frozenset[JobId]:
         return frozenset()
     plain = question.plain or ()
     owed = rigid.owed(plain)
-    waiting = [job.nodes for job in plain if job.id in owed]
+    waiting = {job.nodes for job in plain if job.id in owed}
     return frozenset(
         job.id
         for job in question.problem.jobs
@@ -160,7 +160,10 @@ def _to_queue(decided: Decided, question: Question) -> frozenset[JobId]:
     Held, a job has no place in Slurm's queue.
     """
     started = {move.job for move in decided.verdict.allowed}
-    waiting = [job for job in question.plain or () if job.placement is None]
+    last: dict[frozenset[str], tuple[float, ...]] = {}  # nodes -> who is last in line there
+    for one in question.plain or ():
+        if one.placement is None:
+            last[one.nodes] = max(one.place, last.get(one.nodes, one.place))
     return frozenset(
         job.id
         for job in decided.problem.jobs
@@ -173,7 +176,8 @@ def _to_queue(decided: Decided, question: Question) -> frozenset[JobId]:
         and job.id not in question.gates
         and job.id not in question.moving
         and any(
-            place_of(job) < one.place and not job.nodes.isdisjoint(one.nodes) for one in waiting
+            place_of(job) < place and not job.nodes.isdisjoint(nodes)
+            for nodes, place in last.items()
         )
     )
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_builders import a_cluster, on, unusable
 
-from ones.policies.model import Node, Placement, Shape
+from ones.policies.model import Node, Placement, Shape, node_order
 from ones.policies.placement import Room
 from ones.policies.shapes import realisable, shapes_by_size, size_as_requested
 from ones.policies.sizes import Sizes
@@ -132,3 +135,66 @@ def test_taking_and_giving_back_are_opposites() -> None:
     room.take(placement)
     room.give_back(placement)
     assert room.free == before
+
+
+def plainly_placed(
+    nodes: Sequence[Node],
+    free: Mapping[str, int],
+    shape: Shape,
+    allowed: frozenset[str],
+    own: Placement | None,
+) -> Placement | None:
+    """By its definition, node by node, below two levels of switches."""
+    order = {node.name: at for at, node in enumerate(node_order(nodes))}
+    each = shape.gpus_per_node
+    best: tuple[tuple[int, int], list[str]] | None = None
+    for kind in dict.fromkeys(node.gpu_type for node in node_order(nodes)):
+        hosts = {
+            node.name: node.switches
+            for node in node_order(nodes)
+            if node.gpu_type == kind and node.name in allowed and free[node.name] >= each
+        }
+        if len(hosts) < shape.nodes:
+            continue
+
+        def gap(name: str) -> tuple[bool, int, int]:
+            return own is None or name not in own.nodes, free[name] - each, order[name]
+
+        below: dict[str, list[str]] = {}
+        for name, switches in hosts.items():
+            below.setdefault(switches[0], []).append(name)
+        enough = [there for there in below.values() if len(there) >= shape.nodes]
+        chosen = []
+        if enough:
+            group = min(
+                enough, key=lambda there: (min(gap(name)[:2] for name in there), len(there))
+            )
+            chosen = sorted(group, key=gap)[: shape.nodes]
+        else:
+            while len(chosen) < shape.nodes:
+                missing = shape.nodes - len(chosen)
+                holding = [there for there in below.values() if len(there) >= missing]
+                group = min(holding, key=len) if holding else max(below.values(), key=len)
+                chosen += sorted(group, key=gap)[:missing]
+                below = {at: there for at, there in below.items() if there is not group}
+        switches = {hosts[name][0] for name in chosen}
+        cost = len(switches), sum(free[name] for name in chosen)
+        if best is None or cost < best[0]:
+            best = cost, chosen
+    return None if best is None else Placement.of(dict.fromkeys(best[1], each))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_shapes_go_where_the_definition_says(seed: int) -> None:
+    rng = Random(seed)
+    kinds = ("a100", "v100")[: rng.randint(1, 2)]
+    nodes = [
+        Node(f"n{at}", rng.choice(kinds), 8, (f"leaf{at // 4}", "spine"), taken=rng.randint(0, 8))
+        for at in range(1, 17)
+    ]
+    free = {node.name: node.gpus - node.taken for node in nodes}
+    allowed = frozenset(rng.sample(sorted(free), rng.randint(4, 16)))
+    shape = Shape(rng.choice((1, 1, 2, 3, 6)), rng.randint(1, 4))
+    own = Placement.of(dict.fromkeys(rng.sample(sorted(free), 3), 8)) if seed % 3 else None
+    placed = Room.of(nodes).place(shape, allowed, near=own)
+    assert placed == plainly_placed(nodes, free, shape, allowed, own)
