@@ -81,15 +81,14 @@ def put_back(
     if job is None or job.state in ENDED or not job.marked:
         return move
     following = move.kind != "start"
-    if following and job.restarts == move.restarts:
-        if move.step not in _STOPPED or job.state != "RUNNING":
-            return move
+    stopping = job.restarts == move.restarts or "COMPLETING" in job.flags
+    if following and move.step in _STOPPED and stopping:
         # Its run had ended. Whatever Slurm says, there is no work to be lost.
         deadline = now + limits.requeue_timeout
         return replace(move, step="stopping", gone=True, deadline=deadline, holds=True)
     if job.restarts != move.expected_restarts or job.state != "PENDING":
         return move
-    if following and move.step not in {"stopping", *_STOPPED}:
+    if following and move.step not in _STOPPED and (move.step != "stopping" or job.held):
         return move
     if job.held and not held_like_ours(_waits(job)):
         return move

@@ -160,7 +160,7 @@ class World:
         return save(self.state)
 
     def start_slurmctld(self, saved: Saved | None = None) -> None:
-        """It is back, or its backup is, with all it knew, or else what was `saved`; it catches up."""
+        """It is back, or its backup is, with all it knew, or what was `saved`, and catches up."""
         if saved is not None:
             go_back(self.state, saved)
         self.state.restart()
