@@ -325,6 +325,8 @@ def write_release(database: sqlite3.Connection, job: PendingJob, now: float) -> 
     columns = {column[1] for column in database.execute("PRAGMA table_info(holds)")}
     if "freed" in columns:  # an onesd of an earlier version has no such
         row |= {"freed": 1, "pinned": 0}
+    if "let_go" in columns:
+        row |= {"let_go": now}
     updates = ", ".join(f"{name} = excluded.{name}" for name in row if name != "job")
     database.execute(
         f"INSERT INTO holds({', '.join(row)}) VALUES({', '.join('?' * len(row))})"

@@ -35,6 +35,7 @@ class Hold:
     freed: bool = False  # nobody held it since it was queued: its owner may hold it now
     pinned: bool = False  # onesd has released it onto nodes of its choice
     queued: bool = False  # onesd has given it a place in Slurm's own queue
+    let_go: float | None = None  # when onesd itself released it; None: it did not
     at: float = inf  # when this was written
 
     def counts(self, restarts: int) -> bool:

@@ -106,7 +106,8 @@ class MoveRecord:
     batch: int | None = None
     reason: str = ""
     begun_at: float
-    queued: bool = False  # a start of a job in Slurm's own queue, which is held first
+    queued: bool = False  # of a job in Slurm's own queue, which is held before it is started
+    gone: bool = False  # whether its run had ended before Slurm went back to what it had saved
     ran: int = 0  # GPUs that it held as the move was begun, where it is stopped on the way
     step: Step = "begun"
     asked_at: float | None = None
@@ -365,7 +366,7 @@ def _stopping(case: _Case) -> Next:
     if case.job.restarts == case.move.restarts:
         if case.job.state == "PENDING" or case.late:
             return _end(case.move, "failed: Slurm did not requeue the job", holds=False)
-        if not case.fresh:
+        if not case.fresh and not case.move.gone:
             return _ask_once_more(case)
         return _same(case.move, RequeueHold(case.move.job, case.move.restarts))
     return _stopped(case.to("stopped", within=case.limits.start_timeout, holds=True))
@@ -389,6 +390,8 @@ def _ask_once_more(case: _Case) -> Next:
 
 
 def _stopped(case: _Case) -> Next:
+    if case.move.queued and case.job.state == "PENDING" and not case.job.held and not case.late:
+        return _same(case.move, _hold(case.move))
     if (instead := case.not_held()) is not None:
         return instead
     if case.move.kind == "preempt" and case.late:

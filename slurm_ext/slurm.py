@@ -13,6 +13,7 @@ from ones.slurm_ext.command_reader import read_jobs, read_reservations
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.job_json import job_record
+from ones.slurm_ext.lapse import started
 from ones.slurm_ext.limits import SiteLimits
 from ones.slurm_ext.limits_reading import read_limits
 from ones.slurm_ext.priority import Order
@@ -35,6 +36,7 @@ class Slurm:
         self._reader = reader
         self._tasks: dict[int, str] = {}  # of arrays, among the jobs that were read one by one
         self._priorities = PriorityReader(commands, time.monotonic)
+        self._started = ""  # when the slurmctld that answered last began to
 
     @property
     def name(self) -> str:
@@ -42,9 +44,13 @@ class Slurm:
 
     def snapshot(self) -> Snapshot:
         snapshot = self._reader.snapshot()
+        before, self._started = self._started, started(self._commands)
+        if before and self._started != before:
+            # What was read may be what the slurmctld before said.
+            snapshot = self._reader.snapshot()
         unread = dict(snapshot.unread)
         reservations = read_reservations(self._commands, unread)
-        return replace(snapshot, reservations=reservations, unread=unread)
+        return replace(snapshot, reservations=reservations, unread=unread, booted=self._started)
 
     def job(self, number: int) -> JobDetails | None:
         found = read_jobs(self._commands, [number])

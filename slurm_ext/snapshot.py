@@ -157,6 +157,7 @@ class Snapshot:
     unread: Mapping[str, str] = field(default_factory=dict)
     """`job 7` or `node n1` -> why its record could not be read, so that it is left out above."""
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    booted: str = ""  # when the slurmctld that answers was started, in its words; '': not known
 
     def barred(self, node: NodeRecord) -> frozenset[str]:
         """The states that keep everything new off a node; reservations keep off each job anew."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """A test that fails on a cluster tells what the cluster and onesd were at."""
     report = (yield).get_result()
-    cluster = getattr(item, "funcargs", {}).get("cluster")
+    given = getattr(item, "funcargs", {})
+    cluster = given.get("cluster") or getattr(given.get("pair"), "cluster", None)
     if report.when == "call" and report.failed and isinstance(cluster, Cluster):
         said = cluster.run("ctl", LAST_WORDS, check=False)
         report.sections.append((f"{cluster.name} when it failed", said.stdout + said.stderr))
@@ -102,12 +104,23 @@ class Cluster:
             pause = min(0.4, 1.1 * pause)
 
 
+def cluster_name() -> str:
+    """That of the tests of this process: those that run side by side have a cluster each."""
+    name = os.environ.get("ONES_CLUSTER_NAME", "ones-test")
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    return f"{name}-{worker}" if worker else name
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The cluster $ONES_CLUSTER_NAME (ones-test), brought up and taken down unless it was up."""
-    name = os.environ.get("ONES_CLUSTER_NAME", "ones-test")
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        name = f"{name}-{worker}"  # tests that run side by side have a cluster each
+    with cluster_up(cluster_name()) as here:
+        yield here
+
+
+@contextmanager
+def cluster_up(name: str) -> Iterator[Cluster]:
+    """A cluster of that name, brought up and taken down unless it was up."""
     here = Cluster(name)
     if here.running():
         yield here
@@ -122,5 +135,7 @@ def cluster() -> Iterator[Cluster]:
         if os.environ.get("CI"):
             pytest.fail(unable)
         pytest.skip(f"{unable}; nothing that needs a real Slurm was tested")
-    yield here
-    subprocess.run([script, "down"], env=environment, capture_output=True, check=False)
+    try:
+        yield here
+    finally:
+        subprocess.run([script, "down"], env=environment, capture_output=True, check=False)

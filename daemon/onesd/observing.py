@@ -91,6 +91,7 @@ class Observer:
         self.latest = snapshot
         self.read_seconds = self._clock() - begun
         self._books.take(snapshot, now=begun)
+        self._moves.compare(snapshot, self._books.controller.lapse(now=begun))
         return snapshot
 
     def see(self) -> Seen:

@@ -99,6 +99,7 @@ class Job:
     suspended_at: float = 0.0
     paused: float = 0.0  # seconds of this run that it was suspended
     seconds: float | None = None  # after which a run ends of itself; None: somebody says when
+    absent: bool = False  # slurmctld takes it for running, and nothing of it is there
     deaf: bool = False  # does not end at SIGTERM
     own_steps: bool = False  # whether it runs steps beside its batch script
     memory_used: float | None = None  # MiB of each node, for the accounting

@@ -22,7 +22,7 @@ def start(state: State, job: Job, counts: Mapping[str, Count]) -> None:
     job.ran_on = tuple(job.parts)
     job.run += 1
     job.state, job.flags, job.reason = "RUNNING", CONFIGURING, "None"
-    job.started, job.ended, job.paused = state.now, 0.0, 0.0
+    job.started, job.ended, job.paused, job.absent = state.now, 0.0, 0.0, False
     state.touch(job)
     state.touch_nodes(job.parts)
     state.accounting.begin(job, state.now)
@@ -137,6 +137,11 @@ def _stop(state: State, job: Job) -> None:
     job.flags = COMPLETING
     state.touch(job)
     state.listener("stopped", job)
+    await_end(state, job)
+
+
+def await_end(state: State, job: Job) -> None:
+    """Have what the job holds be free once it has ended there."""
     settings = state.settings
     wait: float | tuple[float, float] = settings.completing
     if job.deaf:
@@ -176,8 +181,13 @@ def _back_in_queue(state: State, job: Job) -> None:
 
 def _ended(state: State, job: Job) -> None:
     state.listener("ended", job)
-    state.after(state.settings.min_job_age, partial(_forget, state, job, job.run))
+    await_oblivion(state, job)
     state.wake()
+
+
+def await_oblivion(state: State, job: Job) -> None:
+    """Have slurmctld forget the job in a while."""
+    state.after(state.settings.min_job_age, partial(_forget, state, job, job.run))
 
 
 def _forget(state: State, job: Job, run: int) -> None:

@@ -76,12 +76,27 @@ class Node:
         if count.shards:
             place = self._for_shards(count.shards)
             assert place is not None, f"{self.spec.name} has no shards for job {job}"
-            self.shards[place][job] = count.shards
             shards = ((place, count.shards),)
-        self.cpus -= count.cpus
-        self.memory -= count.memory
+        part = Part(gpus, shards, count.cpus, count.memory, count.tasks)
+        self.put(job, part)
+        return part
+
+    def put(self, job: int, part: Part) -> None:
+        """Give the job this very part, which is free."""
+        for index in part.gpus:
+            self.whole[index] = job
+        for index, shards in part.shards:
+            self.shards[index][job] = shards
+        self.cpus -= part.cpus
+        self.memory -= part.memory
         self.jobs.add(job)
-        return Part(gpus, shards, count.cpus, count.memory, count.tasks)
+
+    def clear(self) -> None:
+        """Nobody has anything of it."""
+        self.whole = [0] * self.spec.gpus
+        self.shards = [{} for _ in range(self.spec.gpus)]
+        self.cpus, self.memory = self.spec.cpus, self.spec.memory
+        self.jobs.clear()
 
     def give_back(self, job: int, part: Part) -> None:
         for index in part.gpus:

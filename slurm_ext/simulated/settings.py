@@ -26,6 +26,8 @@ class Settings:
     and Slurm then fails it."""
     min_job_age: float = 300.0  # MinJobAge: from a job's end until slurmctld forgets it
     slurmd_timeout: float = 300.0  # SlurmdTimeout
+    missed_after: tuple[float, float] = (10.0, 600.0)
+    """From the start of slurmctld until it sees that a job which it takes for running isn't."""
     silence: float = 9.0  # until a program gives up on a slurmctld that is down
     accounting_lag: float = 1.0  # until slurmdbd knows
     first_id: int = 1  # FirstJobId

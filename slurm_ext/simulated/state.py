@@ -76,10 +76,11 @@ class State:
         self.holds_new_jobs: Callable[[], bool] = lambda: False  # as the heartbeat says
         self.bad_launchers: set[str] = set()  # nodes that can't start the next job
         self.down = False  # slurmctld
+        self.booted = now  # when it was started
         self._deferred: list[Callable[[], None]] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._counted = 0
-        self._next_id = settings.first_id
+        self.next_id = settings.first_id
         self._wakers: list[tuple[float, Callable[[], None]]] = []
         self._awake: set[int] = set()
         self._job_records: Mapping[int, JobRecord] | None = None
@@ -114,7 +115,7 @@ class State:
 
     def restart(self) -> None:
         """slurmctld is back with what it knew, and catches up."""
-        self.down = False
+        self.down, self.booted = False, self.now
         waiting, self._deferred = self._deferred, []
         for action in waiting:
             self.at(self.now, action)
@@ -167,8 +168,8 @@ class State:
         """The next job id that no job in slurmctld's memory has. Raises SlurmError without one."""
         first, last = self.settings.first_id, self.settings.last_id
         for _ in range(len(self.jobs) + 1):
-            number = self._next_id
-            self._next_id = first if number >= last else number + 1
+            number = self.next_id
+            self.next_id = first if number >= last else number + 1
             if number not in self.jobs:
                 return number
         raise SlurmError("sbatch", "Batch job submission failed: Unspecified error")

@@ -15,6 +15,7 @@ from ones.slurm_ext.simulated import machines, reserving
 from ones.slurm_ext.simulated.job import Job, Wants
 from ones.slurm_ext.simulated.lifecycle import end, requeue
 from ones.slurm_ext.simulated.people import Person
+from ones.slurm_ext.simulated.recovery import Saved, go_back, save
 from ones.slurm_ext.simulated.scheduling import watch
 from ones.slurm_ext.simulated.settings import Account, NodeSpec, Qos, Settings, Site
 from ones.slurm_ext.simulated.state import Listener, State
@@ -74,6 +75,7 @@ class World:
             nodes=nodes,
             switches=self._switches,
             reservations=dict(self.state.reservations),
+            booted=f"{self.state.booted:.0f}",
         )
 
     def job(self, number: int) -> Job:
@@ -95,14 +97,14 @@ class World:
     def runs(self, number: int) -> bool:
         """Whether processes of the job are there to do anything, whatever slurmctld believes."""
         job = self.state.jobs.get(number)
-        if job is None or job.state != "RUNNING" or job.flags:
+        if job is None or job.state != "RUNNING" or job.flags or job.absent:
             return False
         return all(self.state.nodes[name].answers for name in job.parts)
 
     def finish(self, number: int, outcome: int | str = 0) -> None:
         """The running job's batch script ends with this exit code, or the job as Slurm's word."""
         job = self.state.jobs.get(number)
-        if job is None or job.state != "RUNNING" or job.flags:
+        if job is None or job.state != "RUNNING" or job.flags or job.absent:
             return
         if isinstance(outcome, int):
             outcome = "FAILED" if outcome else "COMPLETED"
@@ -153,8 +155,14 @@ class World:
         """Nobody answers; jobs run on."""
         self.state.down = True
 
-    def start_slurmctld(self) -> None:
-        """It is back with all it knew, and catches up."""
+    def save_state(self) -> Saved:
+        """What slurmctld writes into its StateSaveLocation now."""
+        return save(self.state)
+
+    def start_slurmctld(self, saved: Saved | None = None) -> None:
+        """It is back, or its backup is, with all it knew, or what was `saved`, and catches up."""
+        if saved is not None:
+            go_back(self.state, saved)
         self.state.restart()
 
     def reserve(self, reservation: Reservation) -> None:

@@ -288,6 +288,7 @@ class Rights:
                 "scontrol", "--all", "show", "reservation", what="class"
             ),
             "`scontrol show config`": self.shows("scontrol", "show", "config", what="PriorityType"),
+            "`sdiag`": self.shows("sdiag", what="Data since"),
             "`scontrol show assoc_mgr`": self.shows(
                 "scontrol", "show", "assoc_mgr", "flags=assoc", what="UserName=alice"
             ),

@@ -59,6 +59,7 @@ RATES = {
     "kill": 0.002,
     "database": 0.001,
     "standby": 0.001,
+    "backup": 0.015,
 }
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ones.daemon import release
@@ -23,6 +24,7 @@ from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.simulated.cluster import SimulatedCluster
 from ones.slurm_ext.simulated.job import Job
 from ones.slurm_ext.simulated.lifecycle import REQUEUED_HELD
+from ones.slurm_ext.simulated.recovery import Saved
 from ones.slurm_ext.simulated.settings import Account, NodeSpec, Qos, Settings, Site
 from ones.slurm_ext.simulated.state import Deed, Happening
 from ones.slurm_ext.simulated.world import World
@@ -39,6 +41,8 @@ MEDDLING = (
     *("slurmctld", "nodes", "agents", "clock", "people", "operators", "forget", "second"),
 )  # faults that strike between rounds
 REST = 4 * 3600.0  # without faults, after which everybody must have finished
+OLDEST_STATE = 10.0  # seconds for which slurmctld may not have saved its state
+OUT_OF_DATE = 60.0  # seconds for which a user may hold what onesd has just released, unseen
 QUIET = 8  # rounds with nobody left to finish, after which nothing is awaited any more
 TELLING = 60  # lines of a story that are kept
 
@@ -120,6 +124,8 @@ class Play:
         self._working: Onesd | None = None
         self._second: tuple[Onesd, float] | None = None  # until when it is there
         self._beat: tuple[float, bool, bool] | None = None  # when, holds, acts
+        self._saved: Saved | None = None  # what a slurmctld that was killed comes back to
+        self._lapsed = -float("inf")  # when it last did
         self.world.new_jobs_are_held(self._holds)
         self.trainings = Trainings(
             self.world,
@@ -234,11 +240,17 @@ class Play:
         return [] if self.alive is None else self.alive.service.open_moves()
 
     def _doubtful(self) -> set[int]:
-        """The jobs that onesd is about to hold, or has sent a hold which nobody answered."""
+        """The jobs that onesd is about to hold, or has sent a hold which nobody answered.
+
+        And those that it released shortly before Slurm went back to what was before.
+        """
+        lately = self.world.now - self._lapsed < 2 * OUT_OF_DATE
         rows = self._store.rows(
             "SELECT job FROM moves WHERE open = 1"
-            " UNION SELECT job FROM unanswered WHERE at > ? - 700",
+            " UNION SELECT job FROM unanswered WHERE at > ?1 - 700"
+            " UNION SELECT job FROM holds WHERE released > ?1 - ?2",
             self._clock(),
+            10 * OUT_OF_DATE if lately else 0.0,
         )
         return {row["job"] for row in rows} | self._forgotten
 
@@ -451,11 +463,13 @@ class Play:
             self._struck("reservations")
         if "slurmctld" in faults:
             if world.state.down and draws["slurmctld"] < 0.4:
-                self._tell("slurmctld is back")
-                world.start_slurmctld()
+                self._slurmctld_is_back()
             elif not world.state.down and draws["slurmctld"] < 0.01:
                 self._fault("slurmctld", "slurmctld is down")
                 world.stop_slurmctld()
+        if "backup" in faults and self._chances["backup"].strikes():
+            wait = self._chances["backup"].rng.uniform(0.0, OLDEST_STATE)
+            world.at(world.now + wait, partial(self._kill_slurmctld, world.save_state(), wait))
         if "nodes" in faults and draws["nodes"] < 0.03:
             self._nodes(which)
         if "agents" in faults and draws["agents"] < 0.03:
@@ -480,6 +494,30 @@ class Play:
             self._limit(self._limits)
         if "operators" in faults and draws["operators"] < 0.02 and self.alive is not None:
             self._attempt("operator", lambda: self._operator(which))
+
+    def _kill_slurmctld(self, saved: Saved, age: float) -> None:
+        """SIGKILL: whoever comes up knows what was saved so many seconds ago."""
+        chance = self._chances["backup"]
+        if self.world.state.down or not chance.rate:
+            return
+        self._fault("backup", f"slurmctld is killed; what it saved is {age:.1f} s old")
+        self._saved = saved
+        self.world.stop_slurmctld()
+        self.world.at(self.world.now + chance.rng.uniform(2.0, 120.0), self._slurmctld_is_back)
+
+    def _slurmctld_is_back(self) -> None:
+        """It or its backup."""
+        if not self.world.state.down:
+            return
+        saved, self._saved = self._saved, None
+        self._tell("slurmctld is back" if saved is None else "its backup takes over")
+        if saved is not None:
+            self._lapsed = self.world.now
+            of_people = {
+                job.id for job in saved.jobs.values() if job.held_by in ("user", "administrator")
+            }
+            self.people.ambiguous |= of_people & self._doubtful()
+        self.world.start_slurmctld(saved)
 
     def _hand_over(self) -> None:
         assert self.office is not None
@@ -543,8 +581,7 @@ class Play:
             chance.rate = 0.0
         self.trainings.muddled, self._skew, self.trainings.silent = None, 0.0, {}
         self._second = None
-        if world.state.down:
-            world.start_slurmctld()
+        self._slurmctld_is_back()
         for name in list(world.state.reservations):
             world.free_reservation(name)
         for name, node in world.state.nodes.items():

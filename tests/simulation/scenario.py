@@ -29,9 +29,10 @@ FAULTS = (
     "operators",  # pause, resume, another policy
     "second",  # another onesd on the same database, as if the lock were lost
     "standby",  # onesd is stopped in its work, another takes over, and it wakes up; handovers
+    "backup",  # slurmctld is killed, and comes back with what it had saved seconds before
     "batches",  # no fault: a step has a fixed part, so that larger batches pay, and jobs take them
 )
-LATER = frozenset({"standby"})  # drawn last: seeds without it mean the stories that they meant
+LATER = ("standby", "backup")  # drawn last: seeds without them mean the stories that they meant
 POLICIES = (
     "fifo",
     "srtf",
@@ -77,7 +78,7 @@ class Scenario:
     ) -> Scenario:
         """The scenario of a seed: a policy, and a subset of the faults."""
         rng = Random(f"{seed}/scenario")
-        chosen = {each for each in sorted(faults - LATER) if rng.random() < 0.35}
+        chosen = {each for each in sorted(faults - {*LATER}) if rng.random() < 0.35}
         drawn = cls(
             seed=seed,
             policy=rng.choices(policies, [SLOW.get(each, 1.0) for each in policies])[0],
@@ -86,7 +87,7 @@ class Scenario:
             rounds=rng.choice((120, 240, 400)),
             nodes=rng.choice((2, 4, 4, 6)),
         )
-        chosen |= {each for each in sorted(faults & LATER) if rng.random() < 0.35}
+        chosen |= {each for each in LATER if each in faults and rng.random() < 0.35}
         return replace(drawn, faults=frozenset(chosen))
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ones.daemon.config import Config
+from ones.daemon.onesd.books.controller import Controller
 from ones.daemon.onesd.books.courses import Courses
 from ones.daemon.onesd.books.fills import Fills
 from ones.daemon.onesd.books.heard import Inbox
@@ -42,6 +43,7 @@ class Books:
     fills: Fills
     courses: Courses
     reports: Learning
+    controller: Controller
     jobs: Records
     lives: Lives
     needs: NeedsBook
@@ -66,6 +68,7 @@ class Books:
             fills=Fills(store),
             courses=courses,
             reports=reports,
+            controller=Controller(store),
             jobs=Records(store, cluster, reports, leases),
             lives=Lives(store),
             needs=needs,
@@ -80,8 +83,10 @@ class Books:
         """Bring the tables up to what Slurm says now."""
         self.heard.forget_jobs(snapshot.jobs)
         self.reports.take(snapshot)
-        met = self.jobs.take(snapshot, now=now)
-        self.holds.take(snapshot, self.journal.moving(), now=now, met=met)
+        self.controller.take(snapshot, now=now)
+        lapse = self.controller.lapse(now=now)
+        met = self.jobs.take(snapshot, now=now, lapsed=lapse is not None)
+        self.holds.take(snapshot, self.journal.moving(), now=now, met=met, lapse=lapse)
         self.starts.take(snapshot, now=now)
         self.outages.take(snapshot.nodes.values(), now=now)
         self.needs.take(snapshot, self.heard.nodes(), now=now)

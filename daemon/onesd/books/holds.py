@@ -12,6 +12,7 @@ from typing import Any
 from ones.daemon.onesd.books.store import Store
 from ones.slurm_ext.elastic import waits_of
 from ones.slurm_ext.holding import LATE, SINCE, STALE, Hold, Holds, held_by_slurm, held_for_onesd
+from ones.slurm_ext.lapse import Lapse
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
@@ -34,16 +35,18 @@ class HoldsBook:
         freed: bool | None = None,
         pinned: bool = False,
         queued: bool = False,
+        by_us: bool = False,
     ) -> None:
         """The job is, or is about to be, held by us; or `released`: it isn't any more.
 
         `freed`: nobody has held it since it was queued, so that its owner may; None: as it was.
         `pinned`: it is released onto nodes of our choice. `queued`: it is released into Slurm's
-        own queue, from which we may take it back.
+        own queue, from which we may take it back. `by_us`: it is we who release it.
         """
         row: dict[str, Any] = {"job": job, "restarts": restarts, "since": now}
         row["queued"] = int(queued)
         row["released"] = now if released else None
+        row["let_go"] = now if by_us else None
         if released or freed is not None:
             row["freed"] = int(released or bool(freed))
         if pinned:
@@ -71,15 +74,19 @@ class HoldsBook:
         *,
         now: float,
         met: Collection[int] = (),
+        lapse: Lapse | None = None,
     ) -> None:
         """Learn from Slurm's records who holds jobs that aren't `moving`, or that nobody does.
 
-        `met` are those that were seen for the first time.
+        `met` are those that were seen for the first time. After a `lapse` Slurm may have forgotten
+        that we released a job.
         """
         with self._store.transaction():
             if self._store.fact(SINCE) is None:
                 self._begin(snapshot, moving, now=now)
             self._forget_before(snapshot, met, now=now)
+            if lapse is not None:
+                self._hold_again(snapshot, moving, lapse, now=now)
             self._learn(snapshot, moving, now=now)
 
     def _learn(self, snapshot: Snapshot, moving: Collection[int], *, now: float) -> None:
@@ -101,6 +108,21 @@ class HoldsBook:
             elif not row.released:
                 log.info("job %d: released by somebody else", job.id)
                 self.keep(job.id, row.restarts, released=True, now=now)
+
+    def _hold_again(
+        self, snapshot: Snapshot, moving: Collection[int], lapse: Lapse, *, now: float
+    ) -> None:
+        """Who is held as before our release waits for us again, or he would for ever."""
+        rows = self.all(now=now).rows
+        for job in snapshot.jobs.values():
+            row = rows.get(job.id)
+            if row is None or not (job.marked and job.held and job.state == "PENDING"):
+                continue
+            if job.id in moving or "COMPLETING" in job.flags:
+                continue
+            if lapse.undoes_release(row, waits_of(job, Mark.parse(job.admin_comment))):
+                log.warning("job %d: Slurm has lost our release; it is held as before", job.id)
+                self.keep(job.id, job.restarts, released=False, now=now, freed=False)
 
     def _begin(self, snapshot: Snapshot, moving: Collection[int], *, now: float) -> None:
         """The first look: whoever runs now is held by nobody, whatever an earlier database said."""
@@ -163,6 +185,7 @@ class HoldsBook:
                     freed=bool(row["freed"]),
                     pinned=bool(row["pinned"]),
                     queued=bool(row["queued"]),
+                    let_go=row["let_go"],
                     at=max(row["since"], row["released"] or 0.0),
                 )
                 for row in rows

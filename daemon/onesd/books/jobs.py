@@ -31,14 +31,18 @@ class Past:
     waited: float  # seconds without
 
 
-def is_another(record: JobRecord, row: sqlite3.Row) -> bool:
+def is_another(record: JobRecord, row: sqlite3.Row, *, lapsed: bool = False) -> bool:
     """Whether a job that is alive is another one than that of which the table `jobs` tells.
 
-    Slurm gives numbers away again. Restarts never become fewer, and only a requeue sets the time of
-    submission anew; a job that had ended comes back by a requeue, or was never away.
+    Slurm gives numbers away again. Restarts never become fewer, unless Slurm has `lapsed` into what
+    was before; only a requeue sets the time of submission anew. A job that had ended comes back by
+    a requeue, or was never away.
     """
-    if record.user != row["user"] or record.restarts < row["restarts"]:
+    if record.user != row["user"]:
         return True
+    if record.restarts < row["restarts"]:
+        resubmitted = record.restarts == 0 and record.submitted > row["submitted"] + SECOND
+        return bool(resubmitted or not lapsed)
     if record.restarts > row["restarts"]:
         return False
     if row["ended"] is not None:
@@ -64,8 +68,11 @@ class Records:
         self._cluster = cluster
         self._learning = learning
 
-    def take(self, snapshot: Snapshot, *, now: float) -> list[int]:
-        """Bring the tables up to what Slurm says now; the jobs seen for the first time."""
+    def take(self, snapshot: Snapshot, *, now: float, lapsed: bool = False) -> list[int]:
+        """Bring the tables up to what Slurm says now; the jobs seen for the first time.
+
+        `lapsed`: of jobs that were known that may be what was so before.
+        """
         known = {
             row["job"]: row
             for row in self._store.rows(
@@ -74,7 +81,7 @@ class Records:
         }
         taught: list[Callable[[], None]] = []
         with self._store.transaction():
-            met, stale = self._take_jobs(snapshot, known, now, taught)
+            met, stale = self._take_jobs(snapshot, known, now, taught, lapsed=lapsed)
             self._take_satellites(snapshot, stale)
         for learn in taught:
             learn()
@@ -87,6 +94,8 @@ class Records:
         known: dict[int, sqlite3.Row],
         now: float,
         taught: list[Callable[[], None]],
+        *,
+        lapsed: bool,
     ) -> tuple[list[int], list[int]]:
         """The jobs seen for the first time, and those of which the accounting may know more.
 
@@ -99,7 +108,7 @@ class Records:
                 continue  # it may have opted in, until somebody took its mark away
             if before is None and record.state not in ALIVE:
                 continue  # ended before we first saw it, or its end is already written
-            before = self._same(before or self._over(record.id), record)
+            before = self._same(before or self._over(record.id), record, lapsed=lapsed)
             if before is None:
                 self._meet(record)
                 met.append(record.id)
@@ -136,11 +145,13 @@ class Records:
             "SELECT job, user, state, restarts, submitted, ended FROM jobs WHERE job = ?", job
         )
 
-    def _same(self, before: sqlite3.Row | None, record: JobRecord) -> sqlite3.Row | None:
+    def _same(
+        self, before: sqlite3.Row | None, record: JobRecord, *, lapsed: bool
+    ) -> sqlite3.Row | None:
         """What is written of this very job: what is of another of its number is forgotten."""
         if before is None:
             return None
-        if is_another(record, before):
+        if is_another(record, before, lapsed=lapsed):
             log.info("job %d: a new job has this number; the old one is forgotten", record.id)
             self._store.forget_job(record.id)
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ones.daemon.onesd.books.store import Store
@@ -65,6 +66,20 @@ class Journal:
                 self._store.write(
                     "UPDATE moves SET open = 0, outcome = ? WHERE id = ?", why[:300], row["id"]
                 )
+        return found
+
+    def done(self, read: Callable[[str], M], *, since: float) -> list[M]:
+        """The last moves of jobs with none under way, live ones left out, that were done then."""
+        rows = self._store.rows(
+            "SELECT max(id), record FROM moves WHERE job NOT IN"
+            " (SELECT job FROM moves WHERE open = 1)"
+            " GROUP BY job HAVING kind != 'live' AND outcome = 'done' AND ended >= ?",
+            since,
+        )
+        found = []
+        for row in rows:
+            with suppress(ValueError):  # of another version
+                found.append(read(row["record"]))
         return found
 
     def moving(self) -> frozenset[int]:

@@ -149,6 +149,9 @@ _MIGRATIONS = (
         job INTEGER NOT NULL, at REAL NOT NULL, batch REAL, loss REAL, samples_per_second REAL,
         utilization REAL, PRIMARY KEY(job, at)) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE holds ADD COLUMN let_go REAL;
+    """,
 )
 
 

@@ -23,6 +23,7 @@ from ones.policies.moves import Move
 from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.lapse import UNSAVED, Lapse, put_back
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
 from ones.slurm_ext.reserved import left_to
 from ones.slurm_ext.shards import alone
@@ -126,7 +127,9 @@ class Mover:
             return
         audit.acted("release", job=record.id, user=record.user, why=why)
         now = self._clock()
-        self._holds.keep(record.id, record.restarts, released=True, now=now, queued=queued)
+        self._holds.keep(
+            record.id, record.restarts, released=True, now=now, queued=queued, by_us=True
+        )
 
     def take_back(self, record: JobRecord, why: str) -> None:
         """Hold a job that waits in Slurm's queue, so that it is planned for anew."""
@@ -139,6 +142,24 @@ class Mover:
             log.warning("job %d: %s; looked at again in the next round", record.id, fault)
             return
         audit.acted("hold", job=record.id, user=record.user, why=why)
+
+    def put_back(self, snapshot: Snapshot, lapse: Lapse) -> None:
+        """Put moves, also those just done, at the step to which Slurm went back in a lapse."""
+        now = self._clock()
+        done = self._journal.done(MoveRecord.from_json, since=lapse.answered - UNSAVED)
+        for move in (*self.open(), *done):
+            if snapshot.makes_no_sense(move.job):
+                continue
+            before = replace(move, outcome="")
+            back = put_back(before, snapshot.jobs.get(move.job), now=now, limits=self._limits)
+            if back != before:
+                log.warning(
+                    "job %d: Slurm went back to before its %s was %s: it is at %s again",
+                    *(move.job, move.kind, move.outcome or move.step, back.step),
+                )
+                self._record(move, back)
+                if back.holds:
+                    self._holds.keep(move.job, move.restarts, released=False, now=now, freed=False)
 
     def claimed(self, snapshot: Snapshot) -> dict[str, int]:
         """Node -> GPUs that jobs which are being started wait for."""
@@ -263,6 +284,7 @@ class Mover:
     def _keep_hold(self, before: MoveRecord, after: MoveRecord) -> None:
         """Keep the table that ones-release reads: the jobs that we hold, and held."""
         starts = after.step == "starting" and not after.outcome
+        by_us = after.step == "starting" and after.outcome in ("", "done")
         stops = after.step == "stopping" != before.step
         self._holds.keep(
             after.job,
@@ -271,6 +293,7 @@ class Mover:
             now=self._clock(),
             freed=False if stops else None,  # it is put back into the queue, held
             pinned=starts,
+            by_us=by_us,
         )
 
     def _lease(self, job: Job, target: Placement, batch: int | None) -> None:

@@ -21,6 +21,7 @@ from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.elastic import about_nodes, stranded, to_release
 from ones.slurm_ext.holding import Holds
+from ones.slurm_ext.lapse import Lapse
 from ones.slurm_ext.layout import gpus_wanted
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.mark import Mark
@@ -44,6 +45,7 @@ class MovesUnderWay:
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
+        self._compared: Lapse | None = None
         self._nodeless: dict[int, float] = {}  # since when these jobs fit no node
         actuator = Actuator(cluster)
         self._comments = Comments(actuator, every=config.slurm.comment_every, clock=clock)
@@ -154,6 +156,12 @@ class MovesUnderWay:
             move.job: move.target.gpus if move.target is not None else 0 for move in self.open()
         }
         self._comments.write(jobs, {**decided, **under_way}, reports, snapshot)
+
+    def compare(self, snapshot: Snapshot, lapse: Lapse | None) -> None:
+        """Once after each lapse, with what Slurm has gone back to."""
+        if lapse is not None and lapse != self._compared:
+            self._compared = lapse
+            self.restarts.put_back(snapshot, lapse)
 
     def advance(self, snapshot: Snapshot) -> None:
         """Take every step that is due."""

@@ -1,0 +1,115 @@
+"""slurmctld was started anew, or its backup took over: what was done last may be undone.
+
+It saves its state every few seconds, and whoever comes up goes back to what was saved. A job that
+onesd has just stopped is then taken for running, though nothing of it is there, until slurmd says
+so, which may last half an hour; one that was just released is held as before, and one that was just
+started waits. Here moves are put at the step to which Slurm went back. Nothing here touches Slurm.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.holding import BY_OWNER, REQUEUED, Hold, Waits
+from ones.slurm_ext.hostlists import expand
+from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.moves import MoveLimits, MoveRecord, Step
+from ones.slurm_ext.snapshot import ENDED, JobRecord
+
+UNSAVED = 60.0  # seconds before its last answer that slurmctld may not have saved: 5, and the disk
+SETTLING = 60.0  # seconds in which what Slurm says of jobs is compared with what was done to them
+_SINCE = re.compile(r"^Data since .*\(([0-9]{1,19})\)", re.MULTILINE)
+_LIKE_OURS = frozenset({"jobheldadmin", REQUEUED})
+_STOPPED: frozenset[Step] = frozenset(
+    {"stopped", "shaping", "shaped", "releasing", "starting", "withdrawing"}
+)
+_RELEASED: frozenset[Step] = frozenset({"releasing", "starting", "withdrawing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse:
+    """One slurmctld ended, and another was seen; both times are onesd's."""
+
+    answered: float  # when the one before was last known to answer
+    noticed: float
+
+    def settles(self, now: float) -> bool:
+        """Whether it is so recent that Slurm may be back at what was before."""
+        return 0 <= now - self.noticed < SETTLING
+
+    def undoes(self, at: float) -> bool:
+        """Whether what was done at that time may be lost."""
+        return self.answered - UNSAVED <= at <= self.noticed
+
+    def undoes_release(self, hold: Hold, job: Waits) -> bool:
+        """Whether a held job is one that we let go, and for which Slurm has forgotten that."""
+        if hold.let_go is None or not self.undoes(hold.let_go) or not hold.counts(job.restarts):
+            return False
+        return held_like_ours(job)
+
+
+def held_like_ours(job: Waits) -> bool:
+    """Whether the job is held as at its submission or as we do it, for all that Slurm says."""
+    word = job.reason.replace("_", " ").lower()
+    if word == BY_OWNER:
+        return job.restarts == 0 and job.held_at_submission
+    return word in _LIKE_OURS
+
+
+def started(commands: Commands) -> str:
+    """When the slurmctld that answers began to: another answer comes from another one.
+
+    By its statistics, which begin anew at midnight, too; then nothing is lost. `BOOT_TIME` of a
+    backup is when it began to wait. '' where that can't be told. Raises SlurmUnreachable.
+    """
+    try:
+        found = _SINCE.search(commands.run("sdiag"))
+    except SlurmUnreachable:
+        raise
+    except SlurmError:
+        return ""
+    return "" if found is None else found[1]
+
+
+def put_back(
+    move: MoveRecord, job: JobRecord | None, *, now: float, limits: MoveLimits
+) -> MoveRecord:
+    """The move at the step at which Slurm has the job; as it is where `advance` sees to it."""
+    if job is None or job.state in ENDED or not job.marked:
+        return move
+    following = move.kind != "start"
+    stopping = job.restarts == move.restarts or "COMPLETING" in job.flags
+    if following and move.step in _STOPPED and stopping:
+        # Its run had ended. Whatever Slurm says, there is no work to be lost.
+        deadline = now + limits.requeue_timeout
+        return replace(move, step="stopping", gone=True, deadline=deadline, holds=True)
+    if job.restarts != move.expected_restarts or job.state != "PENDING":
+        return move
+    if following and move.step not in _STOPPED and (move.step != "stopping" or job.held):
+        return move
+    if job.held and not held_like_ours(_waits(job)):
+        return move
+    if not job.held and move.step in _RELEASED and _pinned(move, job):
+        return move  # its release was saved
+    return replace(
+        move,
+        step="stopped" if following else "begun",
+        queued=not job.held,
+        deadline=now + limits.start_timeout,
+        holds=following or job.held,
+    )
+
+
+def _waits(job: JobRecord) -> Waits:
+    mark = Mark.parse(job.admin_comment)
+    held = mark is None or mark.held
+    return Waits(reason=job.reason, restarts=job.restarts, held_at_submission=held)
+
+
+def _pinned(move: MoveRecord, job: JobRecord) -> bool:
+    """Whether the job asks for the nodes that the move gave it."""
+    wanted = frozenset() if move.target is None else frozenset(move.target.nodes)
+    return bool(wanted) and wanted == frozenset(expand(job.required_nodes))

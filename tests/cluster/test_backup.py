@@ -1,0 +1,42 @@
+"""slurmctld killed with moves under way: its backup knows nothing of the last seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from backing import Backed, backed
+from steering import LOADED
+
+pytestmark = pytest.mark.cluster
+
+SAMPLES = 40000
+MOVES = "SELECT kind, outcome FROM moves WHERE job = {} AND kind != 'start' ORDER BY id"
+OPEN = "SELECT count(*) FROM moves WHERE job = {} AND open"
+
+
+@pytest.fixture
+def pair() -> Iterator[Backed]:
+    with backed() as pair:
+        yield pair
+
+
+def test_a_move_goes_on_whatever_the_backup_slurmctld_has_forgotten_of_it(pair: Backed) -> None:
+    job = pair.onesd.counting("alice", "2,4", 2, SAMPLES)
+    pair.onesd.wait(job, ["RUNNING"], within=60)
+    for seconds in (0.0, 1.0, 3.0):  # it is being stopped; shaped; it has just been started
+        pair.kill_after_requeue(job, seconds=seconds)
+        pair.wait_for_backup()
+        other = pair.onesd.submit("bob", "--elastic=1", "--gpus=1", "--wrap=sleep 2")
+        pair.onesd.wait(other, ["COMPLETED"], within=90)
+        pair.onesd.wait(job, ["RUNNING"], within=90)
+        pair.start_primary()
+    pair.onesd.wait(job, ["COMPLETED"], within=400)
+    assert pair.onesd.result("alice", job)["samples"] == SAMPLES
+    pair.cluster.eventually(
+        lambda: pair.asked(OPEN.format(job)) == [[0]], within=LOADED * 20, what="its moves' ends"
+    )
+    moves = pair.asked(MOVES.format(job))
+    done = [kind for kind, outcome in moves if outcome == "done"]
+    # Each resize is one restart: none was made twice, none is missing.
+    assert int(pair.onesd.slurm(job, "RestartCnt")) == len(done) >= 3, moves

@@ -1,0 +1,227 @@
+"""slurmctld comes back with what it had saved: nobody is held for ever, no move is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_slurm import FakeSlurm, a_record
+from simulated_onesd import AtWork
+from simulated_world import a_world
+
+from ones.daemon.onesd.books.controller import Controller
+from ones.daemon.onesd.books.store import Store
+from ones.policies.model import JobId, Placement
+from ones.policies.moves import Move
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
+from ones.slurm_ext.lapse import SETTLING, started
+from ones.slurm_ext.simulated.recovery import Saved
+from ones.slurm_ext.snapshot import Snapshot
+
+
+def at_work() -> AtWork:
+    return AtWork(a_world(missed_after=(900.0, 900.0)))
+
+
+def running(onesd: AtWork, **options: object) -> int:
+    job = onesd.submit(**options)
+    onesd.live(60, until=lambda: onesd.job(job).state == "RUNNING")
+    onesd.live(20)
+    assert onesd.job(job).state == "RUNNING"
+    return job
+
+
+def backup(onesd: AtWork, saved: Saved, *, after: int = 5) -> None:
+    """slurmctld is killed, and so many seconds later its backup has what was saved."""
+    onesd.world.stop_slurmctld()
+    onesd.live(after)
+    onesd.world.start_slurmctld(saved)
+
+
+def resize(onesd: AtWork, job: int, gpus: int) -> None:
+    target = Placement.of({"n2": gpus})
+    onesd.move(Move(job=JobId(job), kind="resize", target=target, reason="a test"))
+
+
+def test_a_start_that_slurm_has_forgotten_is_made_again() -> None:
+    onesd = at_work()
+    job = onesd.submit()
+    saved = onesd.world.save_state()
+    onesd.live(60, until=lambda: onesd.world.runs(job))
+    backup(onesd, saved)
+    assert onesd.job(job).reason == "JobHeldUser"
+    onesd.live(60)
+    assert onesd.world.runs(job)
+
+
+def test_a_start_under_way_that_slurm_has_forgotten_is_gone_on_with() -> None:
+    onesd = at_work()
+    job = onesd.submit()
+    saved = onesd.world.save_state()
+    onesd.live(60, until=lambda: onesd.step_of(job) == "starting")
+    backup(onesd, saved, after=2)
+    onesd.live(30)
+    assert onesd.world.runs(job)
+    assert onesd.outcomes(job) == ["done"]
+
+
+@pytest.mark.parametrize("step", ["stopped", "starting", ""])
+def test_a_stop_that_slurm_has_forgotten_is_made_again_and_the_move_goes_on(step: str) -> None:
+    onesd = at_work()
+    job = running(onesd, count=2)
+    resize(onesd, job, 4)
+    onesd.live(60, until=lambda: onesd.step_of(job) == "asked")
+    saved = replace_run(onesd, job)
+    onesd.live(60, until=lambda: onesd.job(job).restarts == 1 and onesd.step_of(job) == step)
+    backup(onesd, saved, after=90)
+    assert (onesd.job(job).state, onesd.job(job).restarts) == ("RUNNING", 0)
+    onesd.live(120)
+    assert onesd.world.runs(job)
+    assert onesd.outcomes(job)[:2] == ["done", "done"]
+    assert onesd.job(job).restarts == 1 and onesd.job(job).nodes == ("n2",)
+
+
+def replace_run(onesd: AtWork, job: int) -> Saved:
+    """What is saved now, with the job still in its run."""
+    saved = onesd.world.save_state()
+    assert saved.jobs[job].restarts == 0
+    return saved
+
+
+def test_a_release_of_the_last_seconds_is_ours_to_repeat_and_no_other() -> None:
+    onesd = at_work()
+    job = running(onesd)
+    onesd.preempt(job)
+    onesd.live(60, until=lambda: onesd.job(job).held)
+    saved = onesd.world.save_state()
+    onesd.live(200, until=lambda: onesd.world.runs(job))
+    backup(onesd, saved)
+    onesd.live(60)
+    assert onesd.world.runs(job)
+
+
+def test_who_holds_a_job_later_than_that_holds_it_himself() -> None:
+    onesd = at_work()
+    job = onesd.submit()
+    other = running(onesd, count=4, user="bob")
+    onesd.live(60, until=lambda: onesd.world.runs(job))
+    onesd.live(200)
+    onesd.world.by("root").requeuehold(job)
+    onesd.live(30)
+    backup(onesd, onesd.world.save_state())
+    onesd.live(120)
+    assert onesd.job(job).held and onesd.job(job).held_by == "administrator"
+    assert onesd.world.runs(other)
+
+
+def test_a_job_with_fewer_restarts_than_before_is_no_other_job() -> None:
+    onesd = at_work()
+    job = running(onesd)
+    saved = onesd.world.save_state()
+    onesd.world.by("alice").requeue(job)
+    onesd.live(30)
+    known = onesd.store.row("SELECT restarts, submitted FROM jobs WHERE job = ?", job)
+    assert known is not None and known["restarts"] == 1
+    backup(onesd, saved)
+    onesd.live(30)
+    assert onesd.outcomes(job) == ["done"]  # its history is still there
+
+
+def test_a_job_that_got_the_number_of_a_lost_one_is_another_job() -> None:
+    onesd = at_work()
+    saved = onesd.world.save_state()
+    lost = running(onesd, count=4)
+    backup(onesd, saved)
+    again = onesd.submit(2)
+    assert again == lost
+    onesd.live(60)
+    assert onesd.world.runs(again)
+    (row,) = onesd.store.rows("SELECT requested FROM jobs WHERE job = ?", again)
+    assert row["requested"] == 2
+
+
+def test_a_new_start_of_slurmctld_is_told_for_a_while_also_to_an_onesd_that_is_new() -> None:
+    def seen(booted: str) -> Snapshot:
+        return Snapshot(taken=0.0, jobs={}, nodes={}, switches={}, booted=booted)
+
+    store = Store(":memory:")
+    book = Controller(store)
+    book.take(seen("1"), now=100.0)
+    book.take(seen(""), now=110.0)  # it could not be told
+    assert book.lapse(now=110.0) is None
+    book.take(seen("2"), now=130.0)
+    for each in (book, Controller(store)):
+        lapse = each.lapse(now=131.0)
+        assert lapse is not None
+        assert lapse.undoes(50.0) and not lapse.undoes(30.0) and not lapse.undoes(131.0)
+        assert each.lapse(now=130.0 + SETTLING) is None
+
+
+SDIAG = """\
+*******************************************************
+sdiag output at Tue Nov 24 03:23:57 2026 (1795490637)
+Data since      Tue Nov 24 03:21:47 2026 (1795490507)
+*******************************************************
+"""
+
+
+class Printed:
+    """Slurm's programs, which print this, or fail so."""
+
+    def __init__(self, answer: str | SlurmError) -> None:
+        self.answer = answer
+
+    def run(self, program: str, *_words: str, timeout: float | None = None) -> str:
+        assert program == "sdiag"
+        if isinstance(self.answer, SlurmError):
+            raise self.answer
+        return self.answer
+
+
+def test_when_slurmctld_began_is_told_by_its_statistics() -> None:
+    assert started(Printed(SDIAG)) == "1795490507"  # type: ignore[arg-type]
+    for unknown in ("", "Data since (null)", SlurmError("sdiag", "Access denied")):
+        assert started(Printed(unknown)) == ""  # type: ignore[arg-type]
+    with pytest.raises(SlurmUnreachable):
+        started(Printed(SlurmUnreachable("sdiag", "nobody")))  # type: ignore[arg-type]
+
+
+class Changing(FakeSlurm):
+    """Slurm whose backup takes over between two questions."""
+
+    since = 1
+    reads = 0
+
+    def run(self, program: str, *args: str, timeout: float | None = None) -> str:
+        if program == "sdiag":
+            return f"Data since   a day ({self.since})\n"
+        if program == "squeue":
+            self.reads += 1
+        return ""
+
+
+def test_jobs_are_read_again_where_another_slurmctld_answers_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Changing(a_record())
+    cluster = slurm.cluster
+    empty = Snapshot(taken=0.0, jobs={}, nodes={}, switches={})
+    reader = replace_reader(cluster, empty, slurm, monkeypatch)
+    assert (cluster.snapshot().booted, reader) == ("1", [1])
+    slurm.since = 2
+    assert (cluster.snapshot().booted, reader) == ("2", [1, 1, 1])
+    assert (cluster.snapshot().booted, reader) == ("2", [1, 1, 1, 1])
+
+
+def replace_reader(
+    cluster: object, found: Snapshot, slurm: Changing, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """One that counts how often it is asked."""
+    read: list[int] = []
+
+    def snapshot() -> Snapshot:
+        read.append(1)
+        return replace(found)
+
+    monkeypatch.setattr(cluster._reader, "snapshot", snapshot)  # type: ignore[attr-defined]
+    return read
