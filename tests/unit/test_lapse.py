@@ -14,7 +14,8 @@ from ones.daemon.onesd.books.store import Store
 from ones.policies.model import JobId, Placement
 from ones.policies.moves import Move
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
-from ones.slurm_ext.lapse import SETTLING, started
+from ones.slurm_ext.lapse import SETTLING, put_back, started
+from ones.slurm_ext.moves import MoveLimits, MoveRecord
 from ones.slurm_ext.simulated.recovery import Saved
 from ones.slurm_ext.snapshot import Snapshot
 
@@ -155,6 +156,23 @@ def test_a_new_start_of_slurmctld_is_told_for_a_while_also_to_an_onesd_that_is_n
         assert lapse is not None
         assert lapse.undoes(50.0) and not lapse.undoes(30.0) and not lapse.undoes(131.0)
         assert each.lapse(now=130.0 + SETTLING) is None
+
+
+def test_nodes_that_make_no_sense_are_none_that_a_move_gave_the_job() -> None:
+    move = MoveRecord(
+        id=1,
+        job=1,
+        kind="start",
+        restarts=0,
+        target=Placement.of({"n1": 4}),
+        begun_at=0.0,
+        step="starting",
+    )
+    limits = MoveLimits()
+    job = a_record(held=False, reason="Resources", required_nodes="n1")
+    assert put_back(move, job, now=5.0, limits=limits) == move
+    odd = put_back(move, replace(job, required_nodes="n["), now=5.0, limits=limits)
+    assert (odd.step, odd.queued, odd.deadline) == ("begun", True, 5.0 + limits.start_timeout)
 
 
 SDIAG = """\
