@@ -11,12 +11,14 @@ from simulated_world import a_world
 
 from ones.daemon.onesd.books.controller import Controller
 from ones.daemon.onesd.books.store import Store
+from ones.daemon.release import PendingJob, write_release
 from ones.policies.model import JobId, Placement
 from ones.policies.moves import Move
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.lapse import SETTLING, put_back, started
 from ones.slurm_ext.moves import MoveLimits, MoveRecord
 from ones.slurm_ext.simulated.recovery import Saved
+from ones.slurm_ext.simulated.world import gpus
 from ones.slurm_ext.snapshot import Snapshot
 
 
@@ -98,6 +100,25 @@ def test_a_release_of_the_last_seconds_is_ours_to_repeat_and_no_other() -> None:
     onesd.live(200, until=lambda: onesd.world.runs(job))
     backup(onesd, saved)
     onesd.live(60)
+    assert onesd.world.runs(job)
+
+
+def test_a_release_by_ones_release_that_slurm_has_forgotten_is_repeated_by_onesd() -> None:
+    onesd = at_work()
+    plain = [onesd.world.submit("bob", wants=gpus(4)) for _ in range(4)]
+    onesd.world.step(5)
+    job = onesd.submit()
+    onesd.live(30)
+    saved = onesd.world.save_state()
+    record = onesd.cluster.snapshot().jobs[job]
+    onesd.world.by("ones").release(job)
+    released = PendingJob(job, 0, 0, record.reason, "", record.admin_comment)
+    write_release(onesd.store._db, released, onesd.world.now)
+    onesd.alone(5)
+    onesd.reborn()
+    backup(onesd, saved)
+    onesd.world.finish(plain[0])
+    onesd.live(90)
     assert onesd.world.runs(job)
 
 
