@@ -66,11 +66,16 @@ def started(commands: Commands) -> str:
     backup is when it began to wait. '' where that can't be told. Raises SlurmUnreachable.
     """
     try:
-        found = _SINCE.search(commands.run("sdiag"))
+        return since_in(commands.run("sdiag"))
     except SlurmUnreachable:
         raise
     except SlurmError:
         return ""
+
+
+def since_in(text: str) -> str:
+    """The time from which the statistics of `sdiag` are, in its words; '' where it says none."""
+    found = _SINCE.search(text)
     return "" if found is None else found[1]
 
 
@@ -112,4 +117,7 @@ def _waits(job: JobRecord) -> Waits:
 def _pinned(move: MoveRecord, job: JobRecord) -> bool:
     """Whether the job asks for the nodes that the move gave it."""
     wanted = frozenset() if move.target is None else frozenset(move.target.nodes)
-    return bool(wanted) and wanted == frozenset(expand(job.required_nodes))
+    try:
+        return bool(wanted) and wanted == frozenset(expand(job.required_nodes))
+    except ValueError:
+        return False  # nothing that we wrote

@@ -32,6 +32,7 @@ from ones.slurm_ext.job_json import (
     shards_per_gpu,
     shares_on_nodes,
 )
+from ones.slurm_ext.lapse import since_in
 from ones.slurm_ext.limits_reading import (
     _ASSOCIATION,
     _QOS,
@@ -377,6 +378,12 @@ TARGETS = (
         words=(b"SwitchName=", b"Level=", b"Nodes=n[1-60000]", b"\n"),
         seconds=3.0,
         most=32_000_000,
+    ),
+    Target(
+        name="sdiag",
+        feed=lambda data: since_in(as_text(data)),
+        seeds=(b"Data since      Tue Nov 24 03:21:47 2026 (1795490507)\n",),
+        words=(b"Data since ", b"(", b")", b"\n"),
     ),
     Target(
         name="pyslurm",

@@ -11,11 +11,14 @@ from simulated_world import a_world
 
 from ones.daemon.onesd.books.controller import Controller
 from ones.daemon.onesd.books.store import Store
+from ones.daemon.release import PendingJob, write_release
 from ones.policies.model import JobId, Placement
 from ones.policies.moves import Move
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
-from ones.slurm_ext.lapse import SETTLING, started
+from ones.slurm_ext.lapse import SETTLING, put_back, started
+from ones.slurm_ext.moves import MoveLimits, MoveRecord
 from ones.slurm_ext.simulated.recovery import Saved
+from ones.slurm_ext.simulated.world import gpus
 from ones.slurm_ext.snapshot import Snapshot
 
 
@@ -100,6 +103,25 @@ def test_a_release_of_the_last_seconds_is_ours_to_repeat_and_no_other() -> None:
     assert onesd.world.runs(job)
 
 
+def test_a_release_by_ones_release_that_slurm_has_forgotten_is_repeated_by_onesd() -> None:
+    onesd = at_work()
+    plain = [onesd.world.submit("bob", wants=gpus(4)) for _ in range(4)]
+    onesd.world.step(5)
+    job = onesd.submit()
+    onesd.live(30)
+    saved = onesd.world.save_state()
+    record = onesd.cluster.snapshot().jobs[job]
+    onesd.world.by("ones").release(job)
+    released = PendingJob(job, 0, 0, record.reason, "", record.admin_comment)
+    write_release(onesd.store._db, released, onesd.world.now)
+    onesd.alone(5)
+    onesd.reborn()
+    backup(onesd, saved)
+    onesd.world.finish(plain[0])
+    onesd.live(90)
+    assert onesd.world.runs(job)
+
+
 def test_who_holds_a_job_later_than_that_holds_it_himself() -> None:
     onesd = at_work()
     job = onesd.submit()
@@ -155,6 +177,23 @@ def test_a_new_start_of_slurmctld_is_told_for_a_while_also_to_an_onesd_that_is_n
         assert lapse is not None
         assert lapse.undoes(50.0) and not lapse.undoes(30.0) and not lapse.undoes(131.0)
         assert each.lapse(now=130.0 + SETTLING) is None
+
+
+def test_nodes_that_make_no_sense_are_none_that_a_move_gave_the_job() -> None:
+    move = MoveRecord(
+        id=1,
+        job=1,
+        kind="start",
+        restarts=0,
+        target=Placement.of({"n1": 4}),
+        begun_at=0.0,
+        step="starting",
+    )
+    limits = MoveLimits()
+    job = a_record(held=False, reason="Resources", required_nodes="n1")
+    assert put_back(move, job, now=5.0, limits=limits) == move
+    odd = put_back(move, replace(job, required_nodes="n["), now=5.0, limits=limits)
+    assert (odd.step, odd.queued, odd.deadline) == ("begun", True, 5.0 + limits.start_timeout)
 
 
 SDIAG = """\

@@ -109,6 +109,27 @@ def test_whatever_happens_what_is_held_adds_up(seed: int) -> None:
         check(world)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_held_adds_up_when_slurmctld_goes_back_to_what_it_saved(seed: int) -> None:
+    rng = Random(seed)
+    world = a_world(seed=seed, min_job_age=60.0, last_id=60)
+    saved = world.save_state()
+    for _ in range(400):
+        if rng.random() < 0.5:
+            with suppress(SlurmError):
+                world.submit("alice", wants=rng.choice(WANTS), seconds=rng.uniform(1, 60))
+        if rng.random() < 0.1:
+            saved = world.save_state()
+        something_happens(world, rng)
+        world.step(rng.choice((0.05, 1.0, 5.0)))
+        if rng.random() < 0.05:
+            world.stop_slurmctld()
+            world.step(rng.choice((1.0, 30.0)))
+            world.start_slurmctld(saved)
+            saved = world.save_state()
+        check(world)
+
+
 def test_once_all_is_well_again_all_jobs_that_nobody_holds_come_to_an_end() -> None:
     rng = Random(7)
     world = a_world(seed=7)
