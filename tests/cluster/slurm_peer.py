@@ -144,7 +144,7 @@ def recipe(jobs: int, seed: int) -> list[Sleep]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What became of a job; times as slurmctld logged them."""
+    """What became of a job; times as Slurm logged them."""
 
     job: int
     sleep: Sleep
@@ -234,23 +234,31 @@ LOGGED = re.compile(
     r"|(?P<started>sched: Allocate|sched/backfill: _start_job: Started)"
     r"|(?P<ended>_job_complete:(?=.* done$))) JobId=(?P<job>\d+)"
 )
+LAUNCHED = re.compile(r"\[(?P<at>[^]]+)\] Launching batch (?:job |JobId=)(?P<job>\d+)\b.* for UID")
 
 
 def happened(cluster: Cluster) -> dict[int, dict[str, float]]:
-    """Job -> when what became of it; the accounting has whole seconds, the log a thousandth."""
+    """Job -> when what became of it; the accounting has whole seconds, the logs a thousandth."""
     found: dict[int, dict[str, float]] = {}
-    for line in cluster.run("ctl", "cat /var/log/slurm/slurmctld.log").stdout.splitlines():
-        if match := LOGGED.match(line):
-            at = datetime.fromisoformat(match["at"]).replace(tzinfo=UTC).timestamp()
-            what = next(word for word in ("submitted", "started", "ended") if match[word])
-            found.setdefault(int(match["job"]), {})[what] = at
-    listed = cluster.run("ctl", "sacct -a -X -n -P -S now-1hour -o JobIDRaw,Start").stdout
-    for job, start in (line.split("|") for line in listed.splitlines()):
-        # Slurm 26.05 does not log a start by its backfill: here it is to the half of a second.
-        if "ended" in found.get(int(job), {}) and start[:1].isdigit():
-            at = datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp() + 0.5
-            found[int(job)].setdefault("started", at)
+    for match in _logged(cluster, "ctl", "slurmctld", LOGGED):
+        what = next(word for word in ("submitted", "started", "ended") if match[word])
+        found.setdefault(int(match["job"]), {})[what] = _time(match)
+    # Slurm 26.05 does not log a start by its backfill, but slurmd what it is then told to do.
+    for node in NODES:
+        for match in _logged(cluster, node.name, "slurmd", LAUNCHED):
+            found.setdefault(int(match["job"]), {}).setdefault("started", _time(match))
     return found
+
+
+def _logged(
+    cluster: Cluster, node: str, daemon: str, form: re.Pattern[str]
+) -> Iterator[re.Match[str]]:
+    lines = cluster.run(node, f"cat /var/log/slurm/{daemon}.log").stdout.splitlines()
+    return (match for line in lines if (match := form.match(line)))
+
+
+def _time(match: re.Match[str]) -> float:
+    return datetime.fromisoformat(match["at"]).replace(tzinfo=UTC).timestamp()
 
 
 def places(cluster: Cluster) -> dict[int, tuple[str, ...]]:
