@@ -44,13 +44,14 @@ class Slurm:
 
     def snapshot(self) -> Snapshot:
         snapshot = self._reader.snapshot()
-        before, self._started = self._started, started(self._commands)
-        if before and self._started != before:
+        before, now = self._started, started(self._commands)
+        if before and now and now != before:
             # What was read may be what the slurmctld before said.
             snapshot = self._reader.snapshot()
+        self._started = now or before
         unread = dict(snapshot.unread)
         reservations = read_reservations(self._commands, unread)
-        return replace(snapshot, reservations=reservations, unread=unread, booted=self._started)
+        return replace(snapshot, reservations=reservations, unread=unread, booted=now)
 
     def job(self, number: int) -> JobDetails | None:
         found = read_jobs(self._commands, [number])

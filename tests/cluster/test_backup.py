@@ -10,7 +10,7 @@ from steering import LOADED
 
 pytestmark = pytest.mark.cluster
 
-SAMPLES = 40000
+SAMPLES = 24000
 MOVES = "SELECT kind, outcome FROM moves WHERE job = {} AND kind != 'start' ORDER BY id"
 OPEN = "SELECT count(*) FROM moves WHERE job = {} AND open"
 
