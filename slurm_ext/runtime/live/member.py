@@ -7,13 +7,14 @@ thread looks here at the end of a step only, and waits here only where it can't 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ones.slurm_ext.errors import OnesError
+from ones.slurm_ext.errors import OnesError, in_a_line
 from ones.slurm_ext.runtime.live.link import Lines, Message, decode, encode
 from ones.slurm_ext.runtime.live.terms import Number, Offer
 from ones.slurm_ext.runtime.live.vote import Ballot
@@ -150,8 +151,14 @@ class Member:
                 data = b""
             if not data:
                 return  # the kernel ends us with our launcher
-            for line in lines.add(data):
-                self._take(decode(line))
+            try:
+                for line in lines.add(data):
+                    self._take(decode(line))
+            except (OnesError, LookupError, TypeError, ValueError) as fault:
+                # Deaf, it would hold up all others: without it they go on at once.
+                reason = in_a_line(repr(fault), longest=200)
+                log.error("ones: what the launcher says can't be read: %s", reason)
+                os._exit(1)
 
     def _take(self, message: Message) -> None:
         with self._changed:
@@ -236,6 +243,7 @@ def _offer(message: Message) -> Offer:
         receivers=tuple(said["receivers"]),
         batch=said["batch"],
         at_once=said["at_once"],
-        place=said["place"],
-        involved=said["involved"],
+        # A launcher of an earlier version says neither: its jobs have no sharded models.
+        place=said.get("place", said["rank"] or 0),
+        involved=said.get("involved", said["size"]),
     )
