@@ -44,7 +44,7 @@ SIZES = (1, 1, 2, 2, 4, 4, 8, 8, 16)
 WARM, WITHOUT = 4, 4  # rounds before those that are measured; intervals without onesd
 ROUND = 15.0
 STEPS = ("observe", "estimate", "decide", "check", "act", "record")
-JOB = "#!/bin/sh\ntrap '' USR1 USR2 TERM\nexec sleep 1000000\n"
+JOB = "#!/bin/sh\ntrap '' USR1 USR2\nexec sleep 1000000\n"
 BATCH = 64  # samples for each GPU
 HEARTBEAT = Path("/run/ones/heartbeat")
 _RPC = re.compile(r"^\s*(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+)\s*ave_time:(\d+)", re.M)
@@ -97,7 +97,7 @@ class Laboratory:
         running = subprocess.run(answer, capture_output=True, text=True, check=True).stdout.split()
         gone = self._rng.sample(sorted(running), min(len(running), changing // 2))
         if gone:
-            subprocess.run(["scancel", "--signal=KILL", "--full", *gone], check=False)
+            subprocess.run(["scancel", *gone], check=False)  # one may have ended by itself
         coming = [
             (self._rng.choice(SIZES), self._rng.random() < ELASTIC)
             for _ in range(changing - changing // 2)
