@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 from scipy.optimize import minimize, nnls  # type: ignore[import-untyped]
@@ -111,6 +112,9 @@ class _Fit:
         self.between = self.nodes > 1
         self.inside = self.several & ~self.between
         self.more = np.maximum(self.gpus - 2.0, 0.0)
+        self.more_inside, self.more_between = self.more * self.inside, self.more * self.between
+        self.local_apart = self.local[self.apart]
+        self.slopes = np.empty((7, len(step)))
         self.like = like
         self.share = FIXED_SHARE
         if like is not None:
@@ -153,7 +157,7 @@ class _Fit:
         gamma = vector[OVERLAP]
         each = b_c * self.local
         gradient = a_c + each
-        inside, between = b_r * self.more * self.inside, b_n * self.more * self.between
+        inside, between = b_r * self.more_inside, b_n * self.more_between
         sync = a_r * self.inside + inside + a_n * self.between + between
         larger = np.maximum(gradient, sync)
         pass_seconds = larger * ((gradient / larger) ** gamma + (sync / larger) ** gamma) ** (
@@ -168,29 +172,26 @@ class _Fit:
         entropy[parts] = u[parts] ** gamma * np.log(u[parts]) + v[parts] ** gamma * np.log(v[parts])
         by_gamma = pass_seconds / gamma * entropy
         value, slope = 0.0, np.zeros(7)
-        slopes = np.stack(
-            [
-                by_gradient * a_c,
-                by_gradient * each,
-                by_sync * a_r * self.inside,
-                by_sync * inside,
-                by_sync * a_n * self.between,
-                by_sync * between,
-                by_gamma,
-            ]
-        )
+        slopes = self.slopes  # written over at each call: to stack rows anew takes longer
+        np.multiply(by_gradient, a_c, out=slopes[0])
+        np.multiply(by_gradient, each, out=slopes[1])
+        np.multiply(by_sync * a_r, self.inside, out=slopes[2])
+        np.multiply(by_sync, inside, out=slopes[3])
+        np.multiply(by_sync * a_n, self.between, out=slopes[4])
+        np.multiply(by_sync, between, out=slopes[5])
+        slopes[6] = by_gamma
         error = np.log(step) - self.log_step
-        size = float(np.sqrt(np.mean(error**2) + SMOOTHING**2))
+        size = sqrt(_mean_square(error) + SMOOTHING**2)
         value += size
         slope += slopes @ (error / step) / (len(error) * size)
         if len(self.apart):
-            own = gradient[self.apart]
+            own = a_c + b_c * self.local_apart
             error = np.log(own) - self.log_gradient
-            size = float(np.sqrt(np.mean(error**2) + SMOOTHING**2))
+            size = sqrt(_mean_square(error) + SMOOTHING**2)
             value += size
             weight = error / own / (len(error) * size)
-            slope[0] += a_c * np.sum(weight)
-            slope[1] += np.sum(each[self.apart] * weight)
+            slope[0] += a_c * np.add.reduce(weight)
+            slope[1] += np.add.reduce(b_c * self.local_apart * weight)
         value += OVERLAP_PENALTY * (gamma - 1.0) ** 2
         slope[OVERLAP] += 2.0 * OVERLAP_PENALTY * (gamma - 1.0)
         for alpha, beta in ((2, 3), (4, 5)):
@@ -261,3 +262,8 @@ class _Fit:
                 found, alpha_n=max(alpha, found.alpha_r), beta_n=max(beta, found.beta_r)
             )
         return found
+
+
+def _mean_square(errors: Floats) -> float:
+    """As numpy's mean, which takes longer to be called than to add up a dozen numbers."""
+    return float(np.add.reduce(errors * errors)) / len(errors)

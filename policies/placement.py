@@ -189,7 +189,7 @@ class Room:
     def _one(self, hosts: Ints, fit: Ints) -> Ints:
         """The best fit; of several the first below the fullest switch."""
         gaps = fit[hosts]
-        best = hosts[gaps == gaps.min()]
+        best: Ints = hosts[gaps == gaps.min()]
         if len(best) > 1:
             leaf = self._floor.above[0]
             switch = leaf[best]

@@ -50,8 +50,11 @@ def forbidden(
     if not types:
         return {}
     rules = [rule for rule in _of_a_job(limits, record) if rule[1]] if limits.enforced else []
-    takes = [_takes(record, layout, kind) for kind in types] if rules else []
     spans = _spans(limits, record)
+    open_to_all = any(least <= 1 and most is None for _, least, most in spans)
+    if not rules and (open_to_all or not spans):
+        return {}  # as on most clusters, for nearly all jobs
+    takes = [_takes(record, layout, kind) for kind in types] if rules else []
     found = {
         shape: _no_partition(spans, shape) or _against(rules, takes, shape) for shape in shapes
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -13,7 +13,7 @@ from ones.daemon.onesd.books.jobs import Past
 from ones.daemon.onesd.books.reports import Kept
 from ones.daemon.onesd.books.starts import Refusal, without_refused
 from ones.daemon.onesd.moves.live import LiveMover
-from ones.policies.model import Job, JobId
+from ones.policies.model import Job, JobId, Shape
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
@@ -29,6 +29,15 @@ class _Known:
     reports: Mapping[int, Kept]
     barred: Mapping[int, list[Refusal]]
     refusals: Mapping[tuple[int, int], str]
+    _fewest: dict[int, tuple[tuple[Shape, ...], int]] = field(default_factory=dict)
+
+    def fewest(self, job: Job) -> int:
+        """The fewest GPUs of its shapes; by their identity, since most jobs share theirs."""
+        found = self._fewest.get(id(job.shapes))
+        if found is None:
+            least = min((shape.gpus for shape in job.shapes), default=0)
+            found = self._fewest[id(job.shapes)] = (job.shapes, least)
+        return found[1] or job.sizes.least
 
     def refused(self, record: JobRecord) -> str:
         """Why this run of a job is left alone: it was asked for a checkpoint and gave none."""
@@ -80,7 +89,7 @@ class Histories:
     def _complete(
         self, job: Job, record: JobRecord, move: MoveRecord | LiveMove | None, known: _Known
     ) -> Job:
-        least = min((shape.gpus for shape in job.shapes), default=job.sizes.least)
+        least = known.fewest(job)
         batch, batches = self._learning.batches(record, least=least, kept=known.reports)
         past = known.pasts[record.id]
         placement, fixed, keeps = job.placement, job.fixed, None

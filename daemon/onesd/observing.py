@@ -52,7 +52,9 @@ def counted_once(nodes: Sequence[Node], jobs: Sequence[Job]) -> tuple[Node, ...]
         {job.id: job.beside for job in jobs},
     )
     return tuple(
-        replace(node, taken=max(0, min(node.taken, node.gpus - held.get(node.name, 0))))
+        replace(node, taken=max(0, node.gpus - held.get(node.name, 0)))
+        if node.taken > max(0, node.gpus - held.get(node.name, 0))
+        else node
         for node in nodes
     )
 
@@ -160,4 +162,7 @@ class Observer:
 
 def _ranked(job: Job, record: JobRecord, order: Order) -> Job:
     priority = order.priority(record, requested=job.requested, waited=job.waited)
-    return replace(job, priority=priority or 0, tier=order.tier(record))
+    priority, tier = priority or 0, order.tier(record)
+    if (job.priority, job.tier) == (priority, tier):
+        return job
+    return replace(job, priority=priority, tier=tier)

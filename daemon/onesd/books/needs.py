@@ -7,6 +7,7 @@ teaches nothing.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections import deque
@@ -89,9 +90,12 @@ class NeedsBook:
                 if met not in self._met:
                     seen.setdefault(record.id, _Seen())
                     self._met.add(met)
+        before, reports = self._known("needs", seen), self._known("reports", seen)
         with self._store.transaction():
             for number, one in seen.items():
-                self._see(snapshot.jobs[number], one, snapshot, now)
+                record = snapshot.jobs[number]
+                run = number, record.restarts
+                self._see(record, one, snapshot, now, (before.get(run), reports.get(run)))
         open_runs = self._store.rows("SELECT * FROM needs WHERE state IS NULL")
         ended = [row for row in open_runs if not _runs(row, snapshot)]
         if ended:
@@ -125,10 +129,24 @@ class NeedsBook:
                         one.busy.append(gpu.utilization)
         return seen
 
-    def _see(self, record: JobRecord, seen: _Seen, snapshot: Snapshot, now: float) -> None:
-        before = self._store.row(
-            "SELECT * FROM needs WHERE job = ? AND restarts = ?", record.id, record.restarts
+    def _known(self, table: str, jobs: Iterable[int]) -> dict[tuple[int, int], sqlite3.Row]:
+        """What the table has of the runs of these jobs: one query, and not one for each."""
+        rows = self._store.rows(
+            f"SELECT * FROM {table} WHERE job IN (SELECT value FROM json_each(?))",
+            json.dumps(list(jobs)),
         )
+        return {(row["job"], row["restarts"]): row for row in rows}
+
+    def _see(
+        self,
+        record: JobRecord,
+        seen: _Seen,
+        snapshot: Snapshot,
+        now: float,
+        known: tuple[sqlite3.Row | None, sqlite3.Row | None],
+    ) -> None:
+        """Add what was seen to a run's row; `known` are that and its job's last report."""
+        before, report = known
         gpus, nodes = sum(record.gpus_on.values()), len(record.gpus_on)
         busy = sum(seen.busy) / len(seen.busy) if seen.busy else None
         works = busy is not None and busy > BUSY
@@ -144,7 +162,7 @@ class NeedsBook:
             "gpu_type": types.pop() if len(types) == 1 else None,
             "nodes": nodes,
             "gpus": gpus,
-            "batch": self._batch_per_gpu(record, gpus),
+            "batch": _batch_per_gpu(report, gpus),
             "shared": int(bool(old.get("shared")) or seen.shared),
             "resized": int(
                 bool(old.get("resized") or record.satellites) or old.get("gpus", gpus) != gpus
@@ -160,15 +178,6 @@ class NeedsBook:
             "listened": (old.get("listened") or 0.0) + seen.listened,
         }
         self._store.put("needs", [row])
-
-    def _batch_per_gpu(self, record: JobRecord, gpus: int) -> float | None:
-        row = self._store.row(
-            "SELECT report FROM reports WHERE job = ? AND restarts = ?", record.id, record.restarts
-        )
-        if row is None or not gpus:
-            return None
-        report = REPORT.decode(row["report"])
-        return report.batch / (gpus * (report.passes or 1)) if report.batch else None
 
     def _close(self, ended: Iterable[sqlite3.Row], now: float) -> None:
         """Late or failing accounting only delays what is learnt; at last the run is given up."""
@@ -294,6 +303,14 @@ def _alone(snapshot: Snapshot) -> dict[str, int]:
         for node, (one, *others) in jobs.items()
         if not others and node in one.gpus_on and not one.is_satellite
     }
+
+
+def _batch_per_gpu(row: sqlite3.Row | None, gpus: int) -> float | None:
+    """Samples per GPU and pass, by the run's last report."""
+    if row is None or not gpus:
+        return None
+    report = REPORT.decode(row["report"])
+    return report.batch / (gpus * (report.passes or 1)) if report.batch else None
 
 
 def _listen(seen: _Seen, before: NodeReport, now: NodeReport, *, began: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -90,14 +91,15 @@ class Learning:
         taught: list[Callable[[], None]] = []
         kept: list[int] = []
         together = beside(snapshot.jobs)
+        told_by = self._inbox.reports()
+        new = [job for job, told in told_by.items() if self._seen.get(job) != told.received.at]
+        before = self._rows_of(new)
         try:
             # All at once: to wait for the disk after each would take longer than all the rest.
             with self._store.transaction():
-                for job, told in self._inbox.reports().items():
-                    at = told.received.at
-                    if self._seen.get(job) == at:
-                        continue
-                    self._seen[job] = at
+                for job in new:
+                    told = told_by[job]
+                    at = self._seen[job] = told.received.at
                     record = snapshot.jobs.get(job)
                     report = told.received.message
                     if not isinstance(report, Report):
@@ -108,7 +110,9 @@ class Learning:
                         # then.
                         del self._seen[job]
                         continue
-                    taught += self._keep(record, report, at, snapshot, together=together)
+                    taught += self._keep(
+                        record, report, at, snapshot, together=together, row=before.get(job)
+                    )
                     kept.append(job)
         except BaseException:
             for job in kept:  # none of it is on disk; only the one at fault is not tried again
@@ -126,12 +130,12 @@ class Learning:
         snapshot: Snapshot,
         *,
         together: Collection[int],
+        row: sqlite3.Row | None,
     ) -> list[Callable[[], None]]:
         """Write a report down; what there is to learn from it, once it is on disk.
 
-        `together` are the jobs that share a GPU with another.
+        `together` are the jobs that share a GPU with another, `row` is that of the job's last one.
         """
-        before = self.report(record)
         held = sum(record.held_on.values())
         nodes = [snapshot.nodes.get(node) for node in record.held_on]
         types = {node.gpu_type for node in nodes if node is not None}
@@ -144,18 +148,17 @@ class Learning:
         cost = None
         busy = self._inbox.utilization(record, now=snapshot.taken)
         with self._store.transaction():
-            self._store.put("reports", [self._row(record, report, at)])
+            self._store.put("reports", [self._row(record, report, at, row)])
             # By our own clock, like its runs: those of its nodes may differ.
             self._courses.add(record.id, report, utilization=busy, at=snapshot.taken)
             # A run's first report comes before its first step: the cost comes in a later one.
-            told = before is not None and before.resumed_seconds is not None
-            if report.resumed_seconds is not None and not told:
+            if report.resumed_seconds is not None and not _told_resumed(row, record):
                 cost = self._cost(record, report.resumed_seconds, at)
             if observation is not None:
-                self._store.put("observations", [{"at": at, **asdict(observation)}])
+                self._store.put("observations", [{"at": at, **_columns(observation)}])
                 self._keep_latest("observations", record.id, MOST_OBSERVATIONS)
             if gradient is not None:
-                self._store.put("gradients", [{"at": at, **asdict(gradient)}])
+                self._store.put("gradients", [{"at": at, **_columns(gradient)}])
                 self._keep_latest("gradients", record.id, MOST_GRADIENTS)
         taught: list[Callable[[], None]] = []
         if observation is not None:
@@ -182,7 +185,18 @@ class Learning:
         (self._crowded.add if crowded else self._crowded.discard)(record.id)
         return crowded or before
 
-    def _row(self, record: JobRecord, report: Report, at: float) -> dict[str, object]:
+    def _rows_of(self, jobs: Iterable[int]) -> dict[int, sqlite3.Row]:
+        """What is kept of the last reports of these jobs: one query, and not one for each."""
+        rows = self._store.rows(
+            "SELECT job, restarts, report, initial_loss FROM reports"
+            " WHERE job IN (SELECT value FROM json_each(?))",
+            json.dumps(list(jobs)),
+        )
+        return {row["job"]: row for row in rows}
+
+    def _row(
+        self, record: JobRecord, report: Report, at: float, kept: sqlite3.Row | None
+    ) -> dict[str, object]:
         row: dict[str, object] = {
             "job": record.id,
             "restarts": report.restarts,
@@ -191,7 +205,6 @@ class Learning:
         }
         # These outlast the reports that don't say them, such as a run's first.
         if report.loss is not None:
-            kept = self._store.row("SELECT initial_loss FROM reports WHERE job = ?", record.id)
             first = None if kept is None else kept["initial_loss"]
             row |= {"loss": report.loss, "initial_loss": report.loss if first is None else first}
         if report.accuracy is not None:
@@ -386,6 +399,19 @@ class Learning:
         }
         self._store.put("finished", [finished])
         return partial(self._experience.finish, done)
+
+
+def _told_resumed(row: sqlite3.Row | None, record: JobRecord) -> bool:
+    """Whether a report of this very run has said what it took to resume."""
+    if row is None or row["restarts"] != record.restarts:
+        return False
+    report = _decoded(row)
+    return report is not None and report.resumed_seconds is not None
+
+
+def _columns(one: Observation | GradientReport) -> dict[str, Any]:
+    """Its fields by their names; all are plain values."""
+    return {field.name: getattr(one, field.name) for field in fields(one)}
 
 
 def _observation(record: JobRecord, report: Report, gpu_type: str) -> Observation | None:
