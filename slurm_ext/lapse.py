@@ -99,6 +99,8 @@ def put_back(
         return move
     if not job.held and move.step in _RELEASED and _pinned(move, job):
         return move  # its release was saved
+    if not (job.held or following or move.queued):
+        return move  # it was held before the move: somebody else released it
     return replace(
         move,
         step="stopped" if following else "begun",

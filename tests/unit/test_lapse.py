@@ -16,7 +16,7 @@ from ones.policies.model import JobId, Placement
 from ones.policies.moves import Move
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.lapse import SETTLING, put_back, started
-from ones.slurm_ext.moves import MoveLimits, MoveRecord
+from ones.slurm_ext.moves import Kind, MoveLimits, MoveRecord, Step
 from ones.slurm_ext.simulated.recovery import Saved
 from ones.slurm_ext.simulated.world import gpus
 from ones.slurm_ext.snapshot import Snapshot
@@ -179,21 +179,25 @@ def test_a_new_start_of_slurmctld_is_told_for_a_while_also_to_an_onesd_that_is_n
         assert each.lapse(now=130.0 + SETTLING) is None
 
 
+def a_move(kind: Kind, step: Step) -> MoveRecord:
+    """Of job 1, which asks for n1 once it is shaped."""
+    target = Placement.of({"n1": 4})
+    return MoveRecord(id=1, job=1, kind=kind, restarts=0, target=target, begun_at=0.0, step=step)
+
+
 def test_nodes_that_make_no_sense_are_none_that_a_move_gave_the_job() -> None:
-    move = MoveRecord(
-        id=1,
-        job=1,
-        kind="start",
-        restarts=0,
-        target=Placement.of({"n1": 4}),
-        begun_at=0.0,
-        step="starting",
-    )
-    limits = MoveLimits()
-    job = a_record(held=False, reason="Resources", required_nodes="n1")
+    move, limits = a_move("resize", "starting"), MoveLimits()
+    job = a_record(restarts=1, held=False, reason="Resources", required_nodes="n1")
     assert put_back(move, job, now=5.0, limits=limits) == move
     odd = put_back(move, replace(job, required_nodes="n["), now=5.0, limits=limits)
-    assert (odd.step, odd.queued, odd.deadline) == ("begun", True, 5.0 + limits.start_timeout)
+    assert (odd.step, odd.queued, odd.deadline) == ("stopped", True, 5.0 + limits.start_timeout)
+
+
+def test_a_job_that_somebody_released_before_its_start_is_not_held_for_that() -> None:
+    move, limits = a_move("start", "begun"), MoveLimits()
+    assert put_back(move, a_record(held=False), now=5.0, limits=limits) == move
+    queued = replace(move, queued=True)
+    assert put_back(queued, a_record(held=False), now=5.0, limits=limits).queued
 
 
 SDIAG = """\
