@@ -254,6 +254,9 @@ def test_survivors_of_a_killed_worker_go_on_from_memory_and_it_is_replaced(
     after = training.pids()
     assert after["0/0"] == before["0/0"]
     assert after["0/2"] == before["0/2"]
+    changes = training.order({"op": "status"})["resizes"]
+    (recovery,) = [each["recovery"] for each in changes if "recovery" in each]
+    assert (recovery["lost"], recovery["source"], recovery["steps"]) == (1, "memory", 0)
     assert training.ends(job) == 0
     assert steps_follow_each_other(training)
     assert max(counted(training).values()) == 1

@@ -17,6 +17,7 @@ from ones.daemon.onesd.books.lives import Lives
 from ones.daemon.onesd.books.needs import NeedsBook
 from ones.daemon.onesd.books.outages import Outages
 from ones.daemon.onesd.books.pairs import SharingBook
+from ones.daemon.onesd.books.recoveries import RecoveriesBook
 from ones.daemon.onesd.books.reports import Learning
 from ones.daemon.onesd.books.rounds import RoundsBook
 from ones.daemon.onesd.books.stages import Staging
@@ -41,6 +42,7 @@ class Books:
     live_runs: LiveRuns
     fills: Fills
     courses: Courses
+    recoveries: RecoveriesBook
     reports: Learning
     jobs: Records
     lives: Lives
@@ -65,6 +67,7 @@ class Books:
             live_runs=LiveRuns(store),
             fills=Fills(store),
             courses=courses,
+            recoveries=RecoveriesBook(store),
             reports=reports,
             jobs=Records(store, cluster, reports, leases),
             lives=Lives(store),
@@ -79,6 +82,7 @@ class Books:
     def take(self, snapshot: Snapshot, *, now: float) -> None:
         """Bring the tables up to what Slurm says now."""
         self.heard.forget_jobs(snapshot.jobs)
+        self.recoveries.take(snapshot, self.heard.lives())
         self.reports.take(snapshot)
         met = self.jobs.take(snapshot, now=now)
         self.holds.take(snapshot, self.journal.moving(), now=now, met=met)

@@ -149,6 +149,12 @@ _MIGRATIONS = (
         job INTEGER NOT NULL, at REAL NOT NULL, batch REAL, loss REAL, samples_per_second REAL,
         utilization REAL, PRIMARY KEY(job, at)) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE recoveries(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, generation INTEGER NOT NULL,
+        at REAL NOT NULL, lost INTEGER NOT NULL, source TEXT NOT NULL, samples INTEGER,
+        steps INTEGER, PRIMARY KEY(job, restarts, generation)) WITHOUT ROWID;
+    """,
 )
 
 
@@ -158,6 +164,7 @@ _OF_A_JOB = (
     "shrinks",
     "reports",
     "courses",
+    "recoveries",
     "leases",
     "live",
     "holds",

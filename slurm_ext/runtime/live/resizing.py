@@ -46,6 +46,7 @@ class Resizing:
         self._steps = 0  # of the present generation
         self._after: list[tuple[Any, Any]] = []  # as `_kept`, at the end of a step half done
         self._moved: dict[str, int] = {}  # bytes of the last change of sharded models
+        self._copied = False  # whether its state is of copies that neighbours had kept
 
     @property
     def lost(self) -> bool:
@@ -162,8 +163,11 @@ class Resizing:
         job._told = (sqr, var) if var else None
         self._follow(job)
         pause = time.perf_counter() - self._began if self._began else None
-        moved = self._moved if offer.rank == 0 else {}
-        self._member.say("switched", number=offer.number, pause=pause, samples=job.samples, **moved)
+        said: dict[str, Any] = {"samples": job.samples, "pause": pause, "copied": self._copied}
+        if offer.rank == 0:
+            said |= self._moved
+        said |= {"batch": job._cut.batch, "epoch": job._cut.samples}
+        self._member.say("switched", number=offer.number, **said)
         if self._began and pause is not None:
             log.info("ones: %d workers instead of %d, after %.3f s", offer.size, size, pause)
             for call in job._resized:
@@ -185,6 +189,7 @@ class Resizing:
         baggage = Baggage(job._tracked, note, job.checkpoint, finish_step)
         arrived = self._framework.enter_sharded(entry, baggage, _common(job))
         self._moved = {"moved": arrived.moved, "least": arrived.least, "again": arrived.again}
+        self._copied = arrived.copied
         return arrived.note, arrived.common
 
     def _follow(self, job: Job) -> None:

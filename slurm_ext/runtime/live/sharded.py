@@ -155,7 +155,8 @@ class Shards:
             baggage.finish_step()
         source = min(place for place in chosen.cuts if _has(held[place], chosen))
         latest = max((each.committed for one in held for each in one.have), default=0)
-        arrived = Arrived(None, table[source][ROW:], again=latest - chosen.committed)
+        again = latest - chosen.committed
+        arrived = Arrived(None, table[source][ROW:], again=again, copied=chosen.copied)
         states = self._take(group, chosen, baggage, arrived, source=source, size=offer.involved)
         self._exchange(group, offer, chosen, states, arrived)
         return arrived
