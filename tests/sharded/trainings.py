@@ -50,6 +50,7 @@ class Trainings:
     def __init__(self, folder: Path, **options: object) -> None:
         self.folder = folder
         self.options = options
+        self.patience = PATIENCE
         self.slow = folder / "slow"
         self.running: list[subprocess.Popen[str]] = []
 
@@ -74,13 +75,17 @@ class Trainings:
 
     def whole(self, **more: object) -> dict[str, Any]:
         """The result of the same training by one process, never resized, with its losses."""
-        assert self.ends(self.start(seen=self.folder / "whole", **more)) == 0
+        return self.result_of(self.start(seen=self.folder / "whole", **more))
+
+    def result_of(self, whole: subprocess.Popen[str]) -> dict[str, Any]:
+        """What has become of the training that one process has done as `whole`."""
+        assert self.ends(whole) == 0, self.said
         (result,) = self.results("whole")
         return {**result, "losses": self.losses("whole")}
 
     def ends(self, process: subprocess.Popen[str]) -> int:
         """Its exit code, once it has ended; what it said is kept as `said`."""
-        self.said = process.communicate(timeout=PATIENCE)[1]
+        self.said = process.communicate(timeout=self.patience)[1]
         return process.returncode
 
     def end(self) -> None:
