@@ -116,6 +116,23 @@ def test_a_slice_that_a_neighbour_keeps_costs_the_steps_since_it_was_copied(
     assert apart(results[0]["digest"], alone["digest"]) < ROUNDING
 
 
+def test_an_epoch_that_ends_where_a_copy_was_due_only_puts_it_off_by_a_step(
+    training: LiveTraining,
+) -> None:
+    steps = -(-SAMPLES // 16)  # of an epoch; the first step of all is copied
+    training.options["copy_steps"] = steps - 1
+    job = training.live(3, pause=0.5)
+    # So far into the second epoch that all of it would be more than what is to be done again.
+    eventually(lambda: training.reached(SAMPLES + 16 * (steps - 4)))
+    os.kill(training.pids()["0/1"], signal.SIGKILL)
+    eventually(training.recoveries)
+    (told,) = training.recoveries()
+    assert told["source"] == "neighbour"
+    assert told["steps"] <= steps - 1
+    training.slow.unlink()
+    assert training.ends(job) == 0, training.said
+
+
 def test_without_another_copy_all_begin_again_from_the_checkpoint(training: LiveTraining) -> None:
     alone = training.whole()
     training.options["checkpoints"] = training.folder / "checkpoints"

@@ -43,7 +43,7 @@ class Resizing:
         self._member = member
         self._kept: list[tuple[Any, Any]] = []  # small objects, and their states at the last step
         self._began = 0.0  # when the last step ended
-        self._steps = 0  # of the present generation
+        self._copy_in = 1  # steps, 0 or less where it is overdue
         self._after: list[tuple[Any, Any]] = []  # as `_kept`, at the end of a step half done
         self._moved: dict[str, int] = {}  # bytes of the last change of sharded models
         self._copied = False  # whether its state is of copies that neighbours had kept
@@ -109,12 +109,15 @@ class Resizing:
 
     def _copy_is_due(self, job: Job) -> bool:
         """Whether slices are to be kept a second time now: the same answer on all members."""
-        self._steps += 1
         shards = self._framework.shards
         every = None if shards is None else shards.copy_every
-        if every is None or job.world_size == 1 or _epoch_is_done(job):
+        if every is None or job.world_size == 1:
             return False
-        return self._steps % every == 1 % every
+        self._copy_in -= 1
+        if self._copy_in > 0 or _epoch_is_done(job):
+            return False  # who evaluates after an epoch is not held up before it
+        self._copy_in = every
+        return True
 
     def _copy(self, job: Job) -> None:
         node = int(os.environ.get(HOME, "0"))
@@ -147,7 +150,7 @@ class Resizing:
         offer = entry.offer
         if offer.rank is None:
             self._leave(job)
-        self._steps = 0
+        self._copy_in = 1
         job._place = replace(job._place, rank=offer.rank, world_size=offer.size)
         os.environ.update(RANK=str(offer.rank), WORLD_SIZE=str(offer.size))
         os.environ["ONES_GENERATION"] = str(offer.number)
