@@ -60,7 +60,10 @@ class Soak:
         )  # fmt: skip
         job = self.training.live(2, slots=MOST)
         while sum(self.done.values()) < resizes and job.poll() is None:
-            self.change(self.random.choice(EVENTS))
+            try:
+                self.change(self.random.choice(EVENTS))
+            except TimeoutError as fault:
+                raise TimeoutError(f"{fault}; {json.dumps(self.training.status())}") from None
             time.sleep(self.random.uniform(0, 1.5))
         enough = sum(self.done.values()) >= resizes
         self.training.slow.unlink()
@@ -90,7 +93,7 @@ class Soak:
             case "launcher" if self.joined and own > 2:
                 victim = self.joined.pop()
                 os.killpg(victim.pid, signal.SIGKILL)
-                victim.communicate()
+                victim.wait()
                 self.killed += 1
             case _:
                 event = "resize"

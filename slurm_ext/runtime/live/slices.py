@@ -98,8 +98,7 @@ class Exchange:
                         self.sums[0] += self._sum(part, cut, slices[self._names[part]])
                 if part in fresh:
                     self._take_over(part, fresh[part], had)
-            for work in works:
-                work.wait()
+            self._group.finish_all(works)
             for slice_, whole in copies:
                 slice_.copy_(whole)
             for part, tensor in fresh.items():
