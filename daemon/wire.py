@@ -61,6 +61,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=
     path: Text = ""
 
 
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live job that lost workers has gone on from, and what it had to do again."""
+
+    generation: Annotated[int, msgspec.Meta(ge=1, le=10**15)]  # the one that came of it
+    at: Annotated[float, msgspec.Meta(ge=0, le=1e11)]  # by its node's clock
+    lost: Annotated[int, msgspec.Meta(ge=0, le=65536)]  # workers
+    source: Literal["memory", "neighbour", "checkpoint"]
+    samples: Count | None = None  # of committed steps done again; None: nobody is left to say
+    steps: Count | None = None  # that these are
+
+
 class Live(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="live"):
     """Word of a job's base launcher, which can resize it while it runs; see LiveOrder."""
 
@@ -78,6 +89,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="live"
     pause: Annotated[float, msgspec.Meta(ge=0, le=86400)] | None = None
     """Seconds for which training stood still for that order."""
     able: bool = True  # False: the training is over, or it can't be resized any more
+    recoveries: Annotated[tuple[Recovery, ...], msgspec.Meta(max_length=16)] = ()
+    """The last ones of this run."""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):

@@ -208,6 +208,8 @@ def job(number: int, *, listing: Listing, as_json: bool) -> None:
                 f"{moment(held['until'])}  run {run['run']}: {cell(held['why'])};"
                 f" it held {gpus} on {cell(held['nodes'])}, and went on with the rest"
             )
+    for each in answer["recoveries"] if not listing.fields else ():
+        click.echo(f"{moment(each['at'])}  run {each['run']}: {cell(each['words'])}")
     if answer["satellites"] and not listing.fields:
         click.echo(table(answer["satellites"], PART_COLUMNS, header=listing.header))
         hours = answer["gpu_seconds"] / 3600

@@ -201,7 +201,21 @@ declare namespace Page {
     course: Course;
     refused: object[];
     staged: string | null;
+    /** Oldest first. */
+    recoveries: Recovery[];
     requests: object[];
+  }
+
+  /** A live job has lost workers, and says what it went on from. */
+  interface Recovery {
+    run: number;
+    generation: number;
+    at: number;
+    lost: number;
+    source: string;
+    samples: number | null;
+    steps: number | null;
+    words: string;
   }
 
   interface KnownJob {

@@ -6,9 +6,10 @@ usage: scripts/benchmark-live --sharded [--width N] [--layers N] [--sizes N,N...
 By default 100 million parameters in fp32 under AdamW, 1.2 GB of state, on this machine over gloo.
 FSDP2 goes through --sizes, HSDP with two workers for each copy through --copies. A pause lasts from
 the end of the last step of the old size to the start of the first one of the new, on the worker for
-which it is longest. Restarts are of the same training, from torch.distributed.checkpoint. Memory is
-the largest peak of a worker in a change, as a part of its peak in steps before or after it. Losses,
-parameters and samples are compared with a run by one process. Exits with 1 where they differ.
+which it is longest. Right after each training its changes are made again by a restart, --restarts
+times each, from torch.distributed.checkpoint. Memory is the largest peak of a worker in a change,
+as a part of its peak in steps before or after it. Losses, parameters and samples are compared with
+a run by one process. Exits with 1 where they differ.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ROUNDING = 1e-3  # relative, of sums over workers in another order, after all st
 BATCH = 8
 HEAD = (
     "| model | change | pause | to the end of the first new step | a step before, after"
-    " | sent / least | MB sent | memory / steady |\n|---|---|---|---|---|---|---|---|"
+    " | sent / least | MB sent | memory / steady | restart: pause | to the end of its first step"
+    " | times the live pause |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 BETWEEN = 1  # steps between two changes
 
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--layers", type=int, default=14)
     parser.add_argument("--sizes", default="2,4,3,8,2", help="workers of FSDP2; empty: none")
     parser.add_argument("--copies", default="4,6,2", help="workers of HSDP; empty: none")
-    parser.add_argument("--restarts", type=int, default=2)
+    parser.add_argument("--restarts", type=int, default=1, help="of each change")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     model = {"width": given.width, "layers": given.layers}
@@ -55,38 +57,49 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="ones-sharded-") as folder:
         for name, walk, shards in walks:
             if walk:
-                found, same = walked(Path(folder) / name, walk, shards=shards, **model)
+                own = Path(folder) / name
+                found, same = walked(own, walk, shards=shards, **model)
+                for row in found:
+                    row["restarts"] = [
+                        restarted(
+                            own / f"{row['before']}-{row['after']}-{number}",
+                            row["before"], row["after"], shards=shards, **model,
+                        )
+                        for number in range(given.restarts)
+                    ]  # fmt: skip
                 rows += [{"model": name, **row} for row in found]
                 if not given.json:
                     print(*(line(name, row) for row in found), sep="\n", flush=True)
                 right = right and same
-        restarts = [
-            restarted(Path(folder) / f"restart-{number}", **model)
-            for number in range(given.restarts)
-        ]
     if given.json:
-        print(json.dumps({"changes": rows, "restarts": restarts, "equal": right}))
+        print(json.dumps({"changes": rows, "equal": right}))
         return 0 if right else 1
-    if restarts:
-        pause, first = (median(each[name] for each in restarts) for name in ("pause", "first"))
-        slowest = max(row["pause"] for row in rows)
+    if given.restarts:
+        times = [shorter(row) for row in rows]
         print(
-            f"\nrestart from the checkpoint, 4 to 3 workers, n = {len(restarts)}: pause"
-            f" {pause:.2f} s, to the end of the first new step {first:.2f} s;"
-            f" {pause / median(row['pause'] for row in rows):.0f} times the median live pause,"
-            f" {pause / slowest:.0f} times the longest"
+            f"\na restart's pause is {median(times):.0f} times the live one in the median,"
+            f" {min(times):.0f} times at the least"
         )
     print(f"loss, parameters and samples as without a change: {'yes' if right else 'NO'}")
     return 0 if right else 1
 
 
 def line(name: str, row: dict[str, Any]) -> str:
+    restart = "- | - | -"
+    if row["restarts"]:
+        pause, first = (median(one[key] for one in row["restarts"]) for key in ("pause", "first"))
+        restart = f"{pause:.1f} s | {first:.1f} s | {shorter(row):.0f}"
     return (
         f"| {name} | {row['before']} to {row['after']} | {row['pause']:.2f} s"
         f" | {row['first']:.2f} s | {row['usual'][0]:.2f}, {row['usual'][1]:.2f} s"
         f" | {row['sent'] / max(1, row['least']):.2f} | {row['sent'] / 1e6:.0f}"
-        f" | {row['memory']:.2f} |"
+        f" | {row['memory']:.2f} | {restart} |"
     )
+
+
+def shorter(row: dict[str, Any]) -> float:
+    """How many times as long the same change's restart takes."""
+    return float(median(each["pause"] for each in row["restarts"]) / row["pause"])
 
 
 def sizes(text: str) -> list[int]:
@@ -169,20 +182,23 @@ def is_equal(training: Trainings, alone: dict[str, Any], samples: int) -> bool:
     )
 
 
-def restarted(folder: Path, **model: int) -> dict[str, float]:
-    """What a restart costs, from 4 workers to 3: a checkpoint, and new processes that read it."""
+def restarted(
+    folder: Path, before: int, after: int, *, shards: int | None, **model: int
+) -> dict[str, float]:
+    """What a restart costs: a checkpoint, and new processes that read it."""
     folder.mkdir()
     training = Trainings(
-        folder, samples=1000, epochs=1, batch=BATCH, pause=0, checkpoints=folder / "kept", **model
-    )
+        folder, samples=1000, epochs=1, batch=BATCH, pause=0, checkpoints=folder / "kept", **model,
+        **({} if shards is None else {"shards": shards}),
+    )  # fmt: skip
     try:
-        first = training.workers(4)
+        first = training.workers(before)
         eventually(lambda: training.reached(BATCH * BETWEEN))
         first.send_signal(signal.SIGTERM)
         if training.ends(first) != 143:
             raise RuntimeError(training.said)
         ended = max(step.ended for step in training.every_step())
-        second = training.workers(3, seen=folder / "again")
+        second = training.workers(after, seen=folder / "again")
         eventually(lambda: training.every_step("again"))
         time.sleep(0.5)  # until all have written of it
         second.kill()

@@ -52,6 +52,11 @@ class LiveTraining(Trainings):
     def status(self) -> dict[str, Any]:
         return self.order({"op": "status"})
 
+    def recoveries(self) -> list[dict[str, Any]]:
+        """What the training went on from each time that it had lost workers."""
+        changes = self.status()["resizes"]
+        return [each["recovery"] for each in changes if "recovery" in each]
+
     def pids(self) -> dict[str, int]:
         return {each["slot"]: each["pid"] for each in self.status()["members"]}
 

@@ -31,6 +31,8 @@ from live import LiveTraining
 from trainings import LAUNCHER, Step, apart
 
 SAMPLES, BATCH, MOST, COPIED = 211, 16, 6, 3
+PAUSE = 1.0  # seconds after each step, until there were enough changes: an epoch has 14 of them
+PATIENCE = 3600.0  # seconds for a training to end
 EVENTS = ("resize", "resize", "resize", "worker", "join", "launcher")
 
 
@@ -40,9 +42,10 @@ class Soak:
     def __init__(self, folder: Path, seed: int, shards: int | None, epochs: int) -> None:
         more = {} if shards is None else {"shards": shards}
         self.training = LiveTraining(
-            folder, samples=SAMPLES, epochs=epochs, batch=BATCH, pause=0.3,
+            folder, samples=SAMPLES, epochs=epochs, batch=BATCH, pause=PAUSE,
             checkpoints=folder / "kept", checkpoint_seconds=5, copy_steps=COPIED, **more,
         )  # fmt: skip
+        self.training.patience = PATIENCE
         self.epochs = epochs
         self.random = random.Random(seed)
         self.joined: list[subprocess.Popen[str]] = []
@@ -50,16 +53,24 @@ class Soak:
         self.killed = 0
 
     def run(self, resizes: int) -> dict[str, Any]:
-        alone = self.training.whole(checkpoints=self.training.folder / "alone")
+        folder = self.training.folder
+        whole = self.training.start(
+            seen=folder / "whole", slow=folder / "never", checkpoints=folder / "alone",
+            checkpoint_seconds=PATIENCE,
+        )  # fmt: skip
         job = self.training.live(2, slots=MOST)
         while sum(self.done.values()) < resizes and job.poll() is None:
-            self.change(self.random.choice(EVENTS))
+            try:
+                self.change(self.random.choice(EVENTS))
+            except TimeoutError as fault:
+                raise TimeoutError(f"{fault}; {json.dumps(self.training.status())}") from None
             time.sleep(self.random.uniform(0, 1.5))
         enough = sum(self.done.values()) >= resizes
         self.training.slow.unlink()
         code = self.training.ends(job)
         for each in self.joined:
             self.training.ends(each)
+        alone = self.training.result_of(whole)
         return {"changes": dict(self.done), "ended": code, "enough": enough, **self.account(alone)}
 
     def change(self, event: str) -> None:
@@ -82,7 +93,7 @@ class Soak:
             case "launcher" if self.joined and own > 2:
                 victim = self.joined.pop()
                 os.killpg(victim.pid, signal.SIGKILL)
-                victim.communicate()
+                victim.wait()
                 self.killed += 1
             case _:
                 event = "resize"
@@ -152,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="ones-soak-") as folder:
-        # About four steps of 0.3 s and more for each change; what is left is done quickly.
+        # An epoch for each change, so that there are enough; what is left is done quickly.
         epochs = 2 + given.resizes
         soak = Soak(Path(folder), given.seed, given.shards, epochs)
         try:

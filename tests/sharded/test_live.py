@@ -80,6 +80,8 @@ def test_who_loses_a_worker_goes_on_from_another_copy(training: LiveTraining) ->
         eventually(lambda: training.pids().get(slot) not in (None, before[slot]))  # noqa: B023
         after = training.pids()
         assert all(before[each] == after[each] for each in before.keys() - {slot})
+    told = [(each["lost"], each["source"], each["steps"]) for each in training.recoveries()]
+    assert told == [(1, "memory", 0)] * 2
     training.slow.unlink()
     assert training.ends(job) == 0, training.said
     losses = training.losses()
@@ -103,11 +105,32 @@ def test_a_slice_that_a_neighbour_keeps_costs_the_steps_since_it_was_copied(
         assert staying(training, before) == before.keys() - {slot}
     again = [each.get("again", 0) for each in training.status()["resizes"]]
     assert max(again) <= 3 * 16
+    told = training.recoveries()
+    assert [(each["lost"], each["source"]) for each in told] == [(1, "neighbour")] * 2
+    assert [each["samples"] for each in told] == [each for each in again if each]
+    assert all(0 < each["steps"] <= 3 for each in told)
     training.slow.unlink()
     assert training.ends(job) == 0, training.said
     results = training.results()
     assert all(result["digest"] == results[0]["digest"] for result in results)
     assert apart(results[0]["digest"], alone["digest"]) < ROUNDING
+
+
+def test_an_epoch_that_ends_where_a_copy_was_due_only_puts_it_off_by_a_step(
+    training: LiveTraining,
+) -> None:
+    steps = -(-SAMPLES // 16)  # of an epoch; the first step of all is copied
+    training.options["copy_steps"] = steps - 1
+    job = training.live(3, pause=0.5)
+    # So far into the second epoch that all of it would be more than what is to be done again.
+    eventually(lambda: training.reached(SAMPLES + 16 * (steps - 4)))
+    os.kill(training.pids()["0/1"], signal.SIGKILL)
+    eventually(training.recoveries)
+    (told,) = training.recoveries()
+    assert told["source"] == "neighbour"
+    assert told["steps"] <= steps - 1
+    training.slow.unlink()
+    assert training.ends(job) == 0, training.said
 
 
 def test_without_another_copy_all_begin_again_from_the_checkpoint(training: LiveTraining) -> None:
@@ -121,6 +144,9 @@ def test_without_another_copy_all_begin_again_from_the_checkpoint(training: Live
     os.kill(before["0/1"], signal.SIGKILL)
     eventually(lambda: len(training.pids()) == 3 and "0/0" not in staying(training, before))
     assert not staying(training, before)
+    (told,) = training.recoveries()
+    assert (told["lost"], told["source"]) == (1, "checkpoint")
+    assert told["steps"] == told["samples"] // 16
     training.slow.unlink()
     assert training.ends(job) == 0, training.said
     (kept, *_) = sorted((training.folder / "checkpoints").glob("0*"))

@@ -50,6 +50,7 @@ class Trainings:
     def __init__(self, folder: Path, **options: object) -> None:
         self.folder = folder
         self.options = options
+        self.patience = PATIENCE
         self.slow = folder / "slow"
         self.running: list[subprocess.Popen[str]] = []
 
@@ -59,13 +60,15 @@ class Trainings:
         """Start the training; without a launcher as one process."""
         options = {"seen": self.folder / "seen", "slow": self.slow, **self.options, **more}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-        process = subprocess.Popen(
-            [sys.executable, *launcher, str(TRAIN), *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        # Not a pipe: nobody would read it, and whoever writes into a full one stands still.
+        with (self.folder / f"stderr.{len(self.running)}").open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, *launcher, str(TRAIN), *words],
+                env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
         self.running.append(process)
         return process
 
@@ -74,13 +77,19 @@ class Trainings:
 
     def whole(self, **more: object) -> dict[str, Any]:
         """The result of the same training by one process, never resized, with its losses."""
-        assert self.ends(self.start(seen=self.folder / "whole", **more)) == 0
+        return self.result_of(self.start(seen=self.folder / "whole", **more))
+
+    def result_of(self, whole: subprocess.Popen[str]) -> dict[str, Any]:
+        """What has become of the training that one process has done as `whole`."""
+        assert self.ends(whole) == 0, self.said
         (result,) = self.results("whole")
         return {**result, "losses": self.losses("whole")}
 
     def ends(self, process: subprocess.Popen[str]) -> int:
         """Its exit code, once it has ended; what it said is kept as `said`."""
-        self.said = process.communicate(timeout=PATIENCE)[1]
+        process.wait(timeout=self.patience)
+        number = self.running.index(process)
+        self.said = (self.folder / f"stderr.{number}").read_text(errors="replace")
         return process.returncode
 
     def end(self) -> None:
@@ -88,7 +97,7 @@ class Trainings:
         for process in self.running:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+                process.wait()
 
     def steps(self, name: str = "seen") -> dict[int, list[Step]]:
         """The committed steps by process."""

@@ -27,6 +27,7 @@ from ones.slurm_ext.runtime.live.terms import (
     Go,
     Gone,
     Kill,
+    Loss,
     Lost,
     Number,
     Offer,
@@ -512,6 +513,7 @@ def test_survivors_of_a_crash_go_on_from_their_memory(number: int, steps: int) -
     assert kept - {victim} < set(world.processes)
     assert len(world.processes) == 3
     assert min(each.committed or 0 for each in world.processes.values()) >= furthest - 1
+    assert [each.loss for each in world.changes if each.loss] == [Loss(1, restarted=False)]
     world.check()
 
 
@@ -552,6 +554,7 @@ def test_all_members_lost_means_a_restart_in_which_one_reads_the_checkpoint() ->
         True,
     ]
     world.settle()
+    assert [each.loss for each in world.changes] == [None, Loss(3, restarted=True)]
     world.check()
 
 

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from listening_agent import ListeningAgent
 from patience import PATIENCE, eventually
 
+from ones.daemon.agent.messages import read_message
+from ones.daemon.wire import Live
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.live.base import JOIN
 from ones.slurm_ext.runtime.live.orders import OrderFault, order
@@ -254,6 +257,9 @@ def test_survivors_of_a_killed_worker_go_on_from_memory_and_it_is_replaced(
     after = training.pids()
     assert after["0/0"] == before["0/0"]
     assert after["0/2"] == before["0/2"]
+    changes = training.order({"op": "status"})["resizes"]
+    (recovery,) = [each["recovery"] for each in changes if "recovery" in each]
+    assert (recovery["lost"], recovery["source"], recovery["steps"]) == (1, "memory", 0)
     assert training.ends(job) == 0
     assert steps_follow_each_other(training)
     assert max(counted(training).values()) == 1
@@ -262,6 +268,26 @@ def test_survivors_of_a_killed_worker_go_on_from_memory_and_it_is_replaced(
     results = training.results()
     assert all(result["state"] == results[0]["state"] for result in results)
     assert results[0]["loss"] == pytest.approx(alone["loss"], rel=1e-2)
+
+
+def test_the_agent_is_told_what_those_who_lost_a_worker_went_on_from(
+    training: LiveTraining,
+) -> None:
+    agent = ListeningAgent(training.folder / "agent.sock")
+    agent.up()
+    job = training.live(2, SLURM_JOB_ID="7", ONES_SOCKET=str(training.folder / "agent.sock"))
+    training.wait_for_samples(50)
+    os.kill(training.pids()["0/1"], signal.SIGKILL)
+
+    def told() -> list[Any]:
+        words = [read_message(line, job=7) for line in list(agent.taken)]
+        return [each for word in words if isinstance(word, Live) for each in word.recoveries]
+
+    training.wait_until(told)
+    recovery = told()[-1]
+    assert (recovery.lost, recovery.source) == (1, "memory")
+    assert (recovery.samples, recovery.steps) == (0, 0)
+    assert training.ends(job) == 0
 
 
 def test_when_all_workers_are_lost_training_goes_on_from_the_checkpoint(

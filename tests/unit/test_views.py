@@ -64,6 +64,8 @@ def onesd() -> Onesd:
             {"job": HERS, "restarts": 1, "at": 390.0, "cpus": 3, "why": "4 runs"},
         ],
     )
+    lost = {"job": HERS, "restarts": 1, "generation": 3, "at": 650.0, "lost": 1}
+    store.put("recoveries", [{**lost, "source": "memory", "samples": 0, "steps": 0}])
     store.put("reports", [{"job": HERS, "restarts": 1, "at": 800.0, "report": '{"samples": 5}'}])
     cluster = cast(Cluster, NoCluster())
     return assemble(Config(), cluster, store, clock=lambda: 1000.0)
@@ -91,6 +93,9 @@ def test_a_job_s_life_is_told_with_all_that_it_held(service: Service) -> None:
     (satellite,) = told["satellites"]
     assert (satellite["satellite"], satellite["run"], satellite["elapsed"]) == (9, 1, 300.0)
     assert told["gpu_seconds"] == 2 * 100 + 6 * 100 + 4 * 100 + 2 * 400 + 1 * 300
+    (recovery,) = told["recoveries"]
+    assert (recovery["run"], recovery["at"], recovery["source"]) == (1, 650.0, "memory")
+    assert recovery["words"].startswith("lost 1 worker; went on from replicas")
     assert told["requests"] == [
         {
             **{"job": HERS, "restarts": 0, "at": 190.0, "memory": 512, "memory_asked": None},

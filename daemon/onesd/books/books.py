@@ -18,6 +18,7 @@ from ones.daemon.onesd.books.lives import Lives
 from ones.daemon.onesd.books.needs import NeedsBook
 from ones.daemon.onesd.books.outages import Outages
 from ones.daemon.onesd.books.pairs import SharingBook
+from ones.daemon.onesd.books.recoveries import RecoveriesBook
 from ones.daemon.onesd.books.reports import Learning
 from ones.daemon.onesd.books.rounds import RoundsBook
 from ones.daemon.onesd.books.stages import Staging
@@ -42,6 +43,7 @@ class Books:
     live_runs: LiveRuns
     fills: Fills
     courses: Courses
+    recoveries: RecoveriesBook
     reports: Learning
     controller: Controller
     jobs: Records
@@ -67,6 +69,7 @@ class Books:
             live_runs=LiveRuns(store),
             fills=Fills(store),
             courses=courses,
+            recoveries=RecoveriesBook(store),
             reports=reports,
             controller=Controller(store),
             jobs=Records(store, cluster, reports, leases),
@@ -82,6 +85,7 @@ class Books:
     def take(self, snapshot: Snapshot, *, now: float) -> None:
         """Bring the tables up to what Slurm says now."""
         self.heard.forget_jobs(snapshot.jobs)
+        self.recoveries.take(snapshot, self.heard.lives())
         self.reports.take(snapshot)
         self.controller.take(snapshot, now=now)
         lapse = self.controller.lapse(now=now)

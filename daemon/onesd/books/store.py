@@ -152,6 +152,12 @@ _MIGRATIONS = (
     """
     ALTER TABLE holds ADD COLUMN let_go REAL;
     """,
+    """
+    CREATE TABLE recoveries(
+        job INTEGER NOT NULL, restarts INTEGER NOT NULL, generation INTEGER NOT NULL,
+        at REAL NOT NULL, lost INTEGER NOT NULL, source TEXT NOT NULL, samples INTEGER,
+        steps INTEGER, PRIMARY KEY(job, restarts, generation)) WITHOUT ROWID;
+    """,
 )
 
 
@@ -161,6 +167,7 @@ _OF_A_JOB = (
     "shrinks",
     "reports",
     "courses",
+    "recoveries",
     "leases",
     "live",
     "holds",

@@ -298,6 +298,7 @@ def job(
         moves=moves,
         refused=refused,
         staged=controller.books.stages.told(number),
+        recoveries=_recoveries(controller, number),
         requests=_fills(controller, number),
     )
     if age is None or age > OLD_RUNS:
@@ -332,6 +333,12 @@ def _gpu_seconds(run: Json) -> float:
         total += held["gpus"] * (held["until"] - since)
         since = held["until"]
     return float(total + run["gpus"] * (end - since))
+
+
+def _recoveries(controller: Service, number: int) -> list[Json]:
+    """What the job says that it went on from where it had lost workers."""
+    found = controller.books.recoveries.of_job(number)
+    return [{**asdict(each), "words": each.words()} for each in found]
 
 
 def _fills(controller: Service, number: int) -> list[Json]:

@@ -26,7 +26,7 @@ export function open(root, store, { rest }) {
     fill(above, header(life, row), facts(life, row), drawing(life, held));
     training.root.hidden = false;
     training.show(life, held);
-    fill(below, why(life), speeds(life), moves(life));
+    fill(below, why(life), speeds(life), moves(life), recoveries(life));
   }
 
   /** @param {string} fault */
@@ -217,6 +217,21 @@ function moves({ moves: all, now }) {
           ),
         )
         .reverse(),
+    ),
+  );
+}
+
+/** @param {Page.Life} life */
+function recoveries({ recoveries: all, now }) {
+  if (!all.length) return null;
+  return el(
+    "section",
+    { class: "card" },
+    el("h2", {}, "Workers lost"),
+    el(
+      "ol",
+      { class: "rows events" },
+      all.map((one) => el("li", {}, el("time", {}, moment(one.at, now)), el("span", { class: "why" }, one.words))).reverse(),
     ),
   );
 }

@@ -35,6 +35,7 @@ from ones.slurm_ext.runtime.live.home import HEARD, Home
 from ones.slurm_ext.runtime.live.joining import Launcher, Launchers
 from ones.slurm_ext.runtime.live.link import JoinFile, LinkFault, Message
 from ones.slurm_ext.runtime.live.loop import Loop
+from ones.slurm_ext.runtime.live.recovery import Recoveries
 from ones.slurm_ext.runtime.live.service import Service
 from ones.slurm_ext.runtime.live.submitting import Ours
 from ones.slurm_ext.runtime.live.terms import (
@@ -52,6 +53,7 @@ from ones.slurm_ext.runtime.live.terms import (
     Go,
     Gone,
     Kill,
+    Loss,
     Lost,
     Number,
     Opened,
@@ -102,6 +104,7 @@ class Base:
         self._pauses: dict[int, float] = {}  # of each generation, the longest of its members
         self._moved: dict[int, dict[str, int]] = {}  # bytes of sharded models, in the last change
         self._history: list[dict[str, Any]] = []
+        self._recoveries = Recoveries()
         self._stopped = False
         self._code: int | None = None
         self._again = False
@@ -135,7 +138,7 @@ class Base:
                 self._take(Tick())
                 self._answer()
                 if self._service is not None:
-                    self._service.report(self._history)
+                    self._service.report(self._history, self._recoveries.told())
         finally:
             self._close()
         if self._stopped and self._code in (0, -signal.SIGTERM):
@@ -218,9 +221,9 @@ class Base:
             case Dismiss(home):
                 own = self._service is not None and self._service.is_own(home)
                 self._launchers.dismiss(home, see_off=own)
-            case Changed(number, slots):
+            case Changed(number, slots, loss):
                 self._again = True
-                self._note_change(number, slots)
+                self._note_change(number, slots, loss)
             case Refused(reason):
                 log.warning("ones-run: %s", reason)
                 self._control.answer({"ok": False, "error": reason})
@@ -275,6 +278,11 @@ class Base:
                 self._take(Switching(key, number))
             case "switched":
                 self._samples = int(message["samples"])
+                self._recoveries.switched(
+                    batch=int(message["batch"]),
+                    epoch=int(message["epoch"]),
+                    copies=bool(message["copied"]),
+                )
                 if message["pause"] is not None:
                     longest = max(self._pauses.get(number, 0.0), float(message["pause"]))
                     self._pauses[number] = longest
@@ -288,6 +296,7 @@ class Base:
                 log.warning("ones-run: worker %s: %s", self._where[worker], message["reason"])
                 self._take(Failed(key, number, str(message["reason"])))
             case "broken":
+                self._recoveries.broken(message["committed"])
                 self._take(Broken(key, message["committed"]))
             case "finished":
                 self._take(Finished(key))
@@ -303,11 +312,14 @@ class Base:
             log.warning("ones-run: worker %s ended with %d", self._where[worker], code)
         self._take(Gone(WorkerId(worker), code))
 
-    def _note_change(self, number: int, slots: tuple[Slot, ...]) -> None:
+    def _note_change(self, number: Number, slots: tuple[Slot, ...], loss: Loss | None) -> None:
         before = self._history[-1]["workers"] if self._history else 0
         pause = self._pauses.pop(number, None)
         entry = {"generation": number, "before": before, "workers": len(slots), "pause": pause}
         entry |= self._moved.pop(number, {})
+        recovery = self._recoveries.changed(number, loss, samples=self._samples, at=time.time())
+        if recovery is not None:
+            entry["recovery"] = asdict(recovery)
         own = resized.folder_of(os.environ)
         if before and own is not None:
             resized.live(os.environ, before, len(slots), folder=own)

@@ -31,6 +31,7 @@ from ones.slurm_ext.runtime.live.terms import (
     Go,
     Gone,
     Kill,
+    Loss,
     Lost,
     Number,
     Opened,
@@ -74,6 +75,8 @@ class Council:
         self._last_worker = 0
         self._broken_since: Seconds | None = None
         self._restarting = False
+        self._lost = 0  # members, since the present generation began
+        self._restarted = False  # since then
         self._mends = 0
         self._tries = 0  # of the change under way
         self._faults = Faults()
@@ -208,6 +211,7 @@ class Council:
             self._faults.blame(worker.slot, code, lasted=self._now - worker.since)
         if member:
             self._faults.deaths.append(code)
+            self._lost += not worker.killed
             self._break()
         elif attempt is not None and worker.id in attempt.members:
             self._abort()
@@ -299,12 +303,15 @@ class Council:
             self._enter(attempt)
 
     def _enter(self, attempt: Attempt) -> None:
+        loss = None
+        if attempt.at_once and self.number:
+            loss = Loss(self._lost, self._restarted)
         self.number, self.members, self.attempt = attempt.number, attempt.members, None
         self.began, self._tries, self._mends = self._now, 0, 0
+        self._lost, self._restarted = 0, False
         self._faults.deaths.clear()
-        self._out.append(
-            Changed(self.number, tuple(self.workers[key].slot for key in self.members))
-        )
+        slots = tuple(self.workers[key].slot for key in self.members)
+        self._out.append(Changed(self.number, slots, loss))
 
     def _mend(self) -> None:
         """Make a group of what is left, once everybody involved waits for it."""
@@ -353,6 +360,7 @@ class Council:
     def _restart(self) -> None:
         """Nobody has the whole state: all begin again from the checkpoint."""
         self.attempt, self._broken_since, self._mends = None, None, 0
+        self._restarted = True
         hopeless = self._faults.is_hopeless(
             lasted=self._now - self.began, nobody_left=not self.workers
         )

@@ -29,6 +29,7 @@ STORE = timedelta(seconds=30)
 QUIET = 1.0  # seconds from the end of the last callback, in which gloo lets go of it
 CUT = 1.0  # seconds from a cut, in which what can end has ended
 POLL = 0.0005
+LOOK = 0.1  # seconds between two looks whether a group was cut
 Ends = tuple[Any, Any]  # of a connection: its own address and its peer's
 
 
@@ -51,6 +52,7 @@ class Group:
         self.size = size
         self.cut_at: float | None = None
         self._works: list[Any] = []  # that may be under way still
+        self._waits: list[threading.Event] = []  # the same of sends and receives
         self._callbacks: dict[Any, Callable[[], None]] = {}  # and how to go on without them
         self._nccl = nccl
         self._links = links
@@ -85,6 +87,35 @@ class Group:
                 raise RuntimeError("gloo: the connection was cut, and the data are lost")
             time.sleep(POLL)
         work.wait()
+
+    def finish_all(self, works: Sequence[Any]) -> None:
+        """Wait for sends and receives of this group. Raises RuntimeError where a member was lost.
+
+        Gloo says that they are done only to those who wait, and so a thread does.
+        """
+        faults: list[RuntimeError] = []
+        done = threading.Event()
+
+        def wait() -> None:
+            try:
+                for work in works:
+                    work.wait()
+            except RuntimeError as fault:
+                faults.append(fault)
+            finally:
+                done.set()
+
+        if self._nccl:  # what waits is the stream of the one who calls; it can be aborted
+            for work in works:
+                work.wait()
+            return
+        threading.Thread(target=wait, name="ones-transfer", daemon=True).start()
+        while not done.wait(LOOK):
+            if self.cut_at is not None and time.monotonic() - self.cut_at > CUT:
+                self._waits.append(done)
+                raise RuntimeError("gloo: the connection was cut, and the data are lost")
+        if faults:
+            raise faults[0]
 
     def watch(self, work: Any) -> Any:
         """A collective that the group must not end before; the same again."""
@@ -140,7 +171,9 @@ class Group:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._callbacks) or not all(each.is_completed() for each in self._works)
+        ended = all(each.is_set() for each in self._waits)
+        ended = ended and all(each.is_completed() for each in self._works)
+        return bool(self._callbacks) or not ended
 
     def drop(self) -> None:
         """Leave it, in a thread.

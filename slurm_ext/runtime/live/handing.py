@@ -37,3 +37,4 @@ class Arrived:
     moved: int = 0  # bytes of slices that all have sent
     least: int = 0  # bytes that had to be sent
     again: int = 0  # samples that somebody had committed beyond what all go on from
+    copied: bool = False  # the state is in part of copies that neighbours had kept

@@ -96,8 +96,7 @@ def copied(group: Group, present: State, cut: Cut, *, node: int, device: Any) ->
             if spec.dim is not None:
                 works.append(group.pg.recv([slices[name]], giver, tag))
                 works.append(group.pg.send([own.slices[name]], taker, tag))
-    for work in works:
-        work.wait()
+    group.finish_all(works)
     return {theirs: State(own.specs, slices, own.skeletons), cut: own}
 
 

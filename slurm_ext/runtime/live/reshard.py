@@ -67,12 +67,13 @@ class Held:
     have: Sequence[Have] = ()
     reach: int | None = None  # samples after a step that it could still finish by itself
 
-    def at(self, committed: int, generation: int) -> tuple[Cut, ...]:
-        """Its slices of that state."""
+    def at(self, committed: int, generation: int, *, copies: bool = True) -> tuple[Cut, ...]:
+        """Its slices of that state; without `copies` only those that it trains with."""
         found = {
             each.cut
             for each in self.have
             if each.generation == generation
+            and (copies or each.present)
             and (each.committed == committed or (each.present and self.reach == committed))
         }
         return tuple(sorted(found))
@@ -85,6 +86,7 @@ class Chosen:
     committed: int
     generation: int
     cuts: Mapping[Place, tuple[Cut, ...]]  # of those who have a part of it, or can get there
+    copied: bool = False  # some of it is only in copies of an earlier state
 
 
 def choose(held: Sequence[Held]) -> Chosen | None:
@@ -99,7 +101,9 @@ def choose(held: Sequence[Held]) -> Chosen | None:
         slices = [each.at(committed, generation) for each in held]
         cuts = {place: found for place, found in enumerate(slices) if found}
         if _is_whole([cut for found in cuts.values() for cut in found]):
-            return Chosen(committed, generation, cuts)
+            trained = [each.at(committed, generation, copies=False) for each in held]
+            copied = not _is_whole([cut for found in trained for cut in found])
+            return Chosen(committed, generation, cuts, copied=copied)
     return None
 
 

@@ -43,9 +43,10 @@ class Resizing:
         self._member = member
         self._kept: list[tuple[Any, Any]] = []  # small objects, and their states at the last step
         self._began = 0.0  # when the last step ended
-        self._steps = 0  # of the present generation
+        self._copy_in = 1  # steps, 0 or less where it is overdue
         self._after: list[tuple[Any, Any]] = []  # as `_kept`, at the end of a step half done
         self._moved: dict[str, int] = {}  # bytes of the last change of sharded models
+        self._copied = False  # whether its state is of copies that neighbours had kept
 
     @property
     def lost(self) -> bool:
@@ -108,12 +109,15 @@ class Resizing:
 
     def _copy_is_due(self, job: Job) -> bool:
         """Whether slices are to be kept a second time now: the same answer on all members."""
-        self._steps += 1
         shards = self._framework.shards
         every = None if shards is None else shards.copy_every
-        if every is None or job.world_size == 1 or _epoch_is_done(job):
+        if every is None or job.world_size == 1:
             return False
-        return self._steps % every == 1 % every
+        self._copy_in -= 1
+        if self._copy_in > 0 or _epoch_is_done(job):
+            return False  # who evaluates after an epoch is not held up before it
+        self._copy_in = every
+        return True
 
     def _copy(self, job: Job) -> None:
         node = int(os.environ.get(HOME, "0"))
@@ -146,7 +150,7 @@ class Resizing:
         offer = entry.offer
         if offer.rank is None:
             self._leave(job)
-        self._steps = 0
+        self._copy_in = 1
         job._place = replace(job._place, rank=offer.rank, world_size=offer.size)
         os.environ.update(RANK=str(offer.rank), WORLD_SIZE=str(offer.size))
         os.environ["ONES_GENERATION"] = str(offer.number)
@@ -162,8 +166,11 @@ class Resizing:
         job._told = (sqr, var) if var else None
         self._follow(job)
         pause = time.perf_counter() - self._began if self._began else None
-        moved = self._moved if offer.rank == 0 else {}
-        self._member.say("switched", number=offer.number, pause=pause, samples=job.samples, **moved)
+        said: dict[str, Any] = {"samples": job.samples, "pause": pause, "copied": self._copied}
+        if offer.rank == 0:
+            said |= self._moved
+        said |= {"batch": job._cut.batch, "epoch": job._cut.samples}
+        self._member.say("switched", number=offer.number, **said)
         if self._began and pause is not None:
             log.info("ones: %d workers instead of %d, after %.3f s", offer.size, size, pause)
             for call in job._resized:
@@ -185,6 +192,7 @@ class Resizing:
         baggage = Baggage(job._tracked, note, job.checkpoint, finish_step)
         arrived = self._framework.enter_sharded(entry, baggage, _common(job))
         self._moved = {"moved": arrived.moved, "least": arrived.least, "again": arrived.again}
+        self._copied = arrived.copied
         return arrived.note, arrived.common
 
     def _follow(self, job: Job) -> None:

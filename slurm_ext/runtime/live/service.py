@@ -52,9 +52,16 @@ class Service:
         self._own: dict[str, int] = {}  # the job's other nodes -> their homes
         self._since = 0  # the generation in which the last order came
         self._pause: float | None = None
+        self._recoveries: list[Message] = []
 
-    def report(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with the order under way, and say how things are; `history` is of all changes."""
+    def report(
+        self, history: Sequence[Mapping[str, Any]], recoveries: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Go on with the order under way, and say how things are.
+
+        `history` is of all changes, `recoveries` of the last few that a lost worker has made.
+        """
+        self._recoveries = [dict(each) for each in recoveries]
         working = self._orders.state == "working"
         self._orders.look()
         if working:
@@ -106,6 +113,7 @@ class Service:
             "state": orders.state,
             "reason": orders.reason,
             "able": not council.ending,
+            "recoveries": self._recoveries,
         }
         return word if self._pause is None else {**word, "pause": self._pause}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,7 +36,6 @@ from ones.slurm_ext.runtime.live.reshard import (
     Place,
     choose,
     least_bytes,
-    moves,
 )
 from ones.slurm_ext.runtime.live.slices import WINDOW, Exchange
 from ones.slurm_ext.runtime.live.state import compare, tell
@@ -155,7 +155,8 @@ class Shards:
             baggage.finish_step()
         source = min(place for place in chosen.cuts if _has(held[place], chosen))
         latest = max((each.committed for one in held for each in one.have), default=0)
-        arrived = Arrived(None, table[source][ROW:], again=latest - chosen.committed)
+        again = latest - chosen.committed
+        arrived = Arrived(None, table[source][ROW:], again=again, copied=chosen.copied)
         states = self._take(group, chosen, baggage, arrived, source=source, size=offer.involved)
         self._exchange(group, offer, chosen, states, arrived)
         return arrived
@@ -192,7 +193,8 @@ class Shards:
             assert bundle.main is not None
             self._cut = cut_of(bundle.main.rank, bundle.main.size, self.shards)[1]
         self._generation, self._next, self._reads = number, None, None
-        give_back()
+        # It takes as long as all of this, and nobody needs to wait for it.
+        threading.Thread(target=give_back, name="ones-memory", daemon=True).start()
 
     @property
     def holds(self) -> bool:
@@ -331,15 +333,16 @@ class Shards:
         had = next(iter(states.values()))
         exchange = Exchange(group, had.specs, old=old, new=new, device=self._device)
         arrived.least = least_bytes(exchange.parts, old, new)
-        arrived.moved = sum(
-            (move.end - move.begin) * exchange.parts[move.part].row
-            for move in moves(exchange.parts, old, new)
-        )
+        arrived.moved = exchange.moved
         slices = {cut: state.slices for cut, state in states.items() if cut is not None}
-        keep = bool(self._copies) or self._keeps(had, self._cut, mine)
+        copies = [id(state) for kept in self._copies for state in kept.slices.values()]
+        lent = [cut for cut, state in states.items() if cut is not None and id(state) not in copies]
+        shares = [_share(had, cuts, new[place]) for place, cuts in old.items() if place in new]
+        keep = bool(self._copies) or mine is None or _share(had, old.get(group.rank, ()), mine) >= 1
         if not keep:
             self._cut = self._next = None
-        got = exchange.run(slices, keep=keep)
+        window = max(WINDOW, min(shares, default=1.0) * had.size(Cut(0, 1)))
+        got = exchange.run(slices, keep=keep, lent=lent, window=window)
         if mine is not None:
             self._next = offer.number, mine, State(had.specs, got, copy.deepcopy(had.skeletons))
         self._size = sum(part.rows * part.row for part in exchange.parts)
@@ -347,17 +350,6 @@ class Shards:
             self._next = None
             raise RuntimeError("connection to a worker whose slices came out wrong is given up")
         self._rolled_back = bool(arrived.again)
-
-    def _keeps(self, state: State, old: Cut | None, new: Cut | None) -> bool:
-        """Whether there is room for old and new slices beside each other, in what training takes.
-
-        While a change goes on there are no gradients, so that their memory is free for it.
-        """
-        if old is None or new is None:
-            return True
-        sizes = [state.size(cut) for cut in (old, new)]
-        most = max(state.size(cut) + state.size(cut, "models.") for cut in (old, new))
-        return sum(sizes) <= (1 + SPARE) * most
 
     def _settle(self, state: State, tracked: Sequence[Any]) -> None:
         """Give optimizers and other objects their state."""
@@ -378,6 +370,21 @@ class Shards:
 
 def _places(slices: dict[str, Any], prefix: str) -> Callable[[str, Spec, Any], Any]:
     return lambda name, spec, like: placed(slices[prefix + name], spec, like)
+
+
+def _share(state: State, old: Sequence[Cut], new: Cut) -> float:
+    """How much of a state may be under way at a time, so that what is old and what is new fit
+    beside each other into what training takes; from 1 on all of it, and nothing is given up.
+
+    While a change goes on there are no gradients, so that their memory is free for it.
+    """
+    had, wanted = sum(state.size(cut) for cut in old), state.size(new)
+    most = max(state.size(cut) + state.size(cut, "models.") for cut in (*old, new))
+    room = (1 + SPARE) * most
+    if had + wanted <= room:
+        return 1.0
+    # At first all that is old is there, and at last all that is new, with the window beside it.
+    return max(0.0, min((room - had) / max(1, wanted), (room - wanted) / max(1, had)))
 
 
 def _held(row: Sequence[int]) -> Held:

@@ -1,14 +1,14 @@
 """Slices of a sharded state, from memory to memory: each worker sends only what another lacks.
 
-Parts go in windows, so that only one is under way at a time. Where there is memory for it, a worker
-keeps its old slices until all have said that they have theirs; else it gives them up part by part.
+Where all workers have memory for it, all parts go at once, and old slices are kept until everybody
+has said that he has his. Else parts go in windows, one after the other, and old slices are given up
+window by window. A slice that is the same before and after is not copied.
 """
 
 from __future__ import annotations
 
-import itertools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -18,7 +18,7 @@ from ones.slurm_ext.runtime.live.group import Group
 from ones.slurm_ext.runtime.live.reshard import Cut, Move, Part, Place, common, moves
 from ones.slurm_ext.runtime.sharded_state import Spec
 
-WINDOW = 1 << 26  # bytes of a whole part, or of several, that are under way at a time
+WINDOW = 1 << 26  # bytes of whole parts that are under way at a time, at least
 CHECKED = 3  # rows of each part whose sums are compared afterwards
 NUMBERS = 64  # of such a row
 SUMS = (1 << 61) - 1  # sums are taken modulo this
@@ -60,31 +60,52 @@ class Exchange:
         self._names, self._specs = list(specs), list(specs.values())
         self.parts = [part_of(spec) for spec in self._specs]
         self._old, self._new = old, new
+        self._moves = list(moves(self.parts, old, new))
         self.sums = [0, 0]
         """Of some rows of what this worker had, and of what it has afterwards."""
 
-    def run(self, had: Mapping[Cut, Mapping[str, Any]], *, keep: bool) -> dict[str, Any]:
-        """The new slices. Without `keep` the old ones are given up on the way."""
-        place, got = self._group.rank, {}
-        plan = itertools.groupby(moves(self.parts, self._old, self._new), key=lambda m: m.part)
-        by_part = {number: list(found) for number, found in plan}
-        first = self._first()
-        tags = itertools.count(1)
-        for window in self._windows():
-            numbered = [(next(tags), move) for part in window for move in by_part.get(part, ())]
+    @property
+    def moved(self) -> int:
+        """Bytes that all workers together send."""
+        return sum((move.end - move.begin) * self.parts[move.part].row for move in self._moves)
+
+    def run(
+        self,
+        had: Mapping[Cut, Mapping[str, Any]],
+        *,
+        keep: bool,
+        lent: Collection[Cut],
+        window: float,
+    ) -> dict[str, Any]:
+        """The new slices. Without `keep` the old ones are given up on the way.
+
+        Those of the cuts `lent` may become new ones as they are. `window` is how many bytes of
+        whole parts are under way at a time, the same number on all workers.
+        """
+        place, got, first = self._group.rank, {}, self._first()
+        numbered: dict[int, list[tuple[int, Move]]] = {}
+        for tag, move in enumerate(self._moves, start=1):
+            numbered.setdefault(move.part, []).append((tag, move))
+        for parts in self._windows(window):
             fresh = {}
-            for part in window:
+            if place in self._new:
+                fresh = {part: self._room(part, had, lent=lent) for part in parts}
+            under_way = [each for part in parts for each in numbered.get(part, ())]
+            works, copies = self._start(under_way, fresh, had)
+            for part in parts:  # while slices are on their way
                 for cut, slices in had.items():
                     if first[cut] == place:
                         self.sums[0] += self._sum(part, cut, slices[self._names[part]])
-                if place in self._new:
-                    fresh[part] = self._begin(part, had, keep=keep)
-            self._move(numbered, fresh, had)
+                if part in fresh:
+                    self._take_over(part, fresh[part], had)
+            self._group.finish_all(works)
+            for slice_, whole in copies:
+                slice_.copy_(whole)
             for part, tensor in fresh.items():
                 got[self._names[part]] = tensor
                 self.sums[1] += self._sum(part, self._new[place], tensor)
             if not keep:
-                for name in (self._names[part] for part in window):
+                for name in (self._names[part] for part in parts):
                     for slices in had.values():
                         _give_up(slices[name], got.get(name))
         self.sums = [each % SUMS for each in self.sums]
@@ -108,39 +129,51 @@ class Exchange:
                 found.setdefault(cut, place)
         return found
 
-    def _windows(self) -> Iterator[list[int]]:
+    def _windows(self, most: float) -> Iterator[list[int]]:
+        """Parts in their order, so many bytes at a time or one."""
         window: list[int] = []
         size = 0
         for number, part in enumerate(self.parts):
-            window.append(number)
-            size += part.rows * part.row
-            if size >= WINDOW:
+            if window and size + part.rows * part.row > most:
                 yield window
                 window, size = [], 0
+            window.append(number)
+            size += part.rows * part.row
         if window:
             yield window
 
-    def _begin(self, part: int, had: Mapping[Cut, Mapping[str, Any]], *, keep: bool) -> Any:
-        """A new slice, with the rows that this worker has had already."""
-        name, spec = self._names[part], self._specs[part]
-        cut, rows = self._new[self._group.rank], self.parts[part].rows
-        if self.parts[part].whole:
-            for slices in had.values():
-                return slices[name].clone() if keep else slices[name]
-        fresh = room(spec, cut, self._device)
-        new = cut.rows(rows)
+    def _room(
+        self, part: int, had: Mapping[Cut, Mapping[str, Any]], *, lent: Collection[Cut]
+    ) -> Any:
+        """A new slice: what this worker has had, where that is the same one, else empty memory."""
+        name, spec, cut = self._names[part], self._specs[part], self._new[self._group.rank]
+        rows, whole = self.parts[part].rows, self.parts[part].whole
+        for old in had.keys() & set(lent):
+            same = whole or old.rows(rows) == cut.rows(rows)
+            if same and had[old][name].is_contiguous():
+                return had[old][name]
+        return room(spec, cut, self._device)
+
+    def _take_over(self, part: int, fresh: Any, had: Mapping[Cut, Mapping[str, Any]]) -> None:
+        """Fill a new slice with the rows that this worker has had."""
+        name, spec, rows = self._names[part], self._specs[part], self.parts[part].rows
+        if any(slices[name] is fresh for slices in had.values()):
+            return
+        new = self._new[self._group.rank].rows(rows)
         for old, slices in had.items():
-            if not self.parts[part].whole and (both := common(new, old.rows(rows))) is not None:
+            if self.parts[part].whole:
+                fresh.copy_(slices[name])
+            elif (both := common(new, old.rows(rows))) is not None:
                 mine = _rows(slices[name], spec, both, old.rows(rows))
                 _rows(fresh, spec, both, new).copy_(mine)
-        return fresh
 
-    def _move(
+    def _start(
         self,
         numbered: Sequence[tuple[int, Move]],
         fresh: Mapping[int, Any],
         had: Mapping[Cut, Mapping[str, Any]],
-    ) -> None:
+    ) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """Begin to send and receive; what to wait for, and what to copy where after that."""
         place, operations, copies = self._group.rank, [], []
         for tag, move in numbered:
             spec, rows = self._specs[move.part], self.parts[move.part].rows
@@ -154,9 +187,7 @@ class Exchange:
                 operations.append((dist.irecv, whole, move.source, tag))
                 if whole is not slice_:
                     copies.append((slice_, whole))
-        _do(self._group, operations)
-        for slice_, whole in copies:
-            slice_.copy_(whole)
+        return _begun(self._group, operations), copies
 
     def _to_send(self, move: Move, had: Mapping[Cut, Mapping[str, Any]]) -> Any:
         """The rows of a move, from that of this worker's slices which has them."""
@@ -192,24 +223,23 @@ def _rows(tensor: Any, spec: Spec, rows: tuple[int, int], held: tuple[int, int])
     return tensor.narrow(spec.dim, rows[0] - held[0], rows[1] - rows[0])
 
 
-def _do(group: Group, operations: Sequence[tuple[Any, Any, int, int]]) -> None:
-    """Send and receive. On GPUs all at once, as NCCL needs it where two send to each other."""
+def _begun(group: Group, operations: Sequence[tuple[Any, Any, int, int]]) -> list[Any]:
+    """Sends and receives under way. On GPUs as one, as NCCL needs it where two send to each other.
+
+    Gloo takes them one by one, and carries them out beside each other.
+    """
     if operations and operations[0][1].is_cuda:
         batch = [
             dist.P2POp(call, tensor, group=group.pg, tag=tag, group_peer=peer)
             for call, tensor, peer, tag in operations
         ]
-        for work in dist.batch_isend_irecv(batch):
-            work.wait()
-        return
-    works = [
+        return list(dist.batch_isend_irecv(batch))
+    return [
         group.pg.send([tensor], peer, tag)
         if call is dist.isend
         else group.pg.recv([tensor], peer, tag)
         for call, tensor, peer, tag in operations
     ]
-    for work in works:
-        work.wait()
 
 
 def _give_up(tensor: Any, instead: Any) -> None:

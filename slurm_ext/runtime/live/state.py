@@ -47,8 +47,7 @@ class Cargo:
             )
             length = torch.tensor([message.numel()], dtype=torch.int64)
             works = [group.pg.send([part], to, 0) for to in receivers for part in (length, message)]
-            for work in works:
-                work.wait()
+            group.finish_all(works)
         _exchange(group, large, sources, receivers)
 
     def receive(
@@ -56,9 +55,9 @@ class Cargo:
     ) -> bytes:
         """Take it over, and give back the note."""
         length = torch.zeros(1, dtype=torch.int64)
-        group.pg.recv([length], sources[0], 0).wait()
+        group.finish_all([group.pg.recv([length], sources[0], 0)])
         packed = torch.empty(int(length.item()), dtype=torch.uint8)
-        group.pg.recv([packed], sources[0], 0).wait()
+        group.finish_all([group.pg.recv([packed], sources[0], 0)])
         message = unpack(packed)
         large = self._model_tensors()
         count = len(large)
@@ -170,8 +169,7 @@ def _exchange(
             works.append(group.pg.recv([whole], source, index + 1))
         if whole is not piece and not sends:
             copies.append((piece, whole))
-    for work in works:
-        work.wait()
+    group.finish_all(works)
     for piece, whole in copies:
         piece.copy_(whole)
 
@@ -208,13 +206,12 @@ def tell(group: Group, message: Any, source: int, others: Sequence[int]) -> Any:
         packed = pack(message)
         length = torch.tensor([packed.numel()], dtype=torch.int64)
         works = [group.pg.send([each], to, 0) for to in others for each in (length, packed)]
-        for work in works:
-            work.wait()
+        group.finish_all(works)
         return message
     if group.rank not in others:
         return None
     length = torch.zeros(1, dtype=torch.int64)
-    group.pg.recv([length], source, 0).wait()
+    group.finish_all([group.pg.recv([length], source, 0)])
     packed = torch.empty(int(length.item()), dtype=torch.uint8)
-    group.pg.recv([packed], source, 0).wait()
+    group.finish_all([group.pg.recv([packed], source, 0)])
     return unpack(packed)

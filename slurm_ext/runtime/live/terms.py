@@ -209,11 +209,20 @@ class Dismiss:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """What the generation before has ended by, where that was no vote."""
+
+    workers: int  # members that were lost
+    restarted: bool  # nobody had the whole state: all have begun again from the checkpoint
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A generation is the present one."""
 
     number: Number
     slots: tuple[Slot, ...]  # by rank
+    loss: Loss | None = None
 
 
 @dataclass(frozen=True, slots=True)

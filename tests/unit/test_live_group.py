@@ -1,0 +1,93 @@
+"""Process groups that have lost a member must let go of those who wait in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE, eventually
+
+pytestmark = pytest.mark.torch
+LARGE = 1 << 28  # bytes, more than any socket takes at once
+OTHER = """
+import sys, torch
+from ones.slurm_ext.runtime.live import group
+store, name = group.store("127.0.0.1", int(sys.argv[1])), f"both-{sys.argv[1]}"
+made = group.make(store, name=name, rank=1, size=2, device=torch.device("cpu"))
+sent = torch.ones(int(sys.argv[2]), dtype=torch.uint8)
+made.finish_all([made.pg.send([sent], 0, 1)])
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+class Pair:
+    """This process, and another one that sends it something large."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from ones.slurm_ext.runtime.live import group
+
+        stores: Any = dist
+        self.store = stores.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False
+        )
+        words = [sys.executable, "-c", OTHER, str(self.store.port), str(LARGE)]
+        self.other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        connection = group.store("127.0.0.1", self.store.port)
+        name, device = f"both-{self.store.port}", torch.device("cpu")
+        self.group = group.make(connection, name=name, rank=0, size=2, device=device)
+        self.got = torch.zeros(LARGE, dtype=torch.uint8)
+        self.fault: str | None = None
+
+    def receive(self) -> threading.Thread:
+        """Begin to wait for what the other one sends."""
+
+        def wait() -> None:
+            self.fault = ""
+            try:
+                self.group.finish_all([self.group.pg.recv([self.got], 1, 1)])
+            except RuntimeError as fault:
+                self.fault = str(fault)
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        return waiting
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.other.kill()
+    made.other.communicate()
+
+
+def test_what_is_sent_arrives(pair: Pair) -> None:
+    pair.receive().join(PATIENCE)
+    assert pair.fault == ""
+    assert bool(pair.got.all())
+
+
+def test_who_waits_for_data_that_are_on_their_way_is_freed_when_the_group_is_cut(
+    pair: Pair,
+) -> None:
+    waiting = pair.receive()
+    eventually(lambda: pair.got[0].item() == 1)
+    os.kill(pair.other.pid, signal.SIGSTOP)
+    status = Path(f"/proc/{pair.other.pid}/status")
+    eventually(lambda: "T (stopped)" in status.read_text())
+    assert pair.got[-1].item() == 0, "all had arrived before the other one was stopped"
+    pair.group.cut()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    assert pair.fault
