@@ -278,11 +278,12 @@ class Base:
                 self._take(Switching(key, number))
             case "switched":
                 self._samples = int(message["samples"])
-                self._recoveries.switched(
-                    batch=int(message["batch"]),
-                    epoch=int(message["epoch"]),
-                    copies=bool(message["copied"]),
-                )
+                if "batch" in message:  # a worker of an earlier version does not say so
+                    self._recoveries.switched(
+                        batch=int(message["batch"]),
+                        epoch=int(message["epoch"]),
+                        copies=bool(message["copied"]),
+                    )
                 if message["pause"] is not None:
                     longest = max(self._pauses.get(number, 0.0), float(message["pause"]))
                     self._pauses[number] = longest
