@@ -85,6 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def line(name: str, row: dict[str, Any]) -> str:
+    sent = f"{row['sent'] / row['least']:.2f}" if row["least"] else "nothing to send"
     restart = "- | - | -"
     if row["restarts"]:
         pause, first = (median(one[key] for one in row["restarts"]) for key in ("pause", "first"))
@@ -92,7 +93,7 @@ def line(name: str, row: dict[str, Any]) -> str:
     return (
         f"| {name} | {row['before']} to {row['after']} | {row['pause']:.2f} s"
         f" | {row['first']:.2f} s | {row['usual'][0]:.2f}, {row['usual'][1]:.2f} s"
-        f" | {row['sent'] / max(1, row['least']):.2f} | {row['sent'] / 1e6:.0f}"
+        f" | {sent} | {row['sent'] / 1e6:.0f}"
         f" | {row['memory']:.2f} | {restart} |"
     )
 
