@@ -206,8 +206,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_days: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "days"})] = 90.0
     """For which what has ended is remembered."""
     clusters: dict[str, str] = {}
-    """The clusters among which `onesctl where` chooses, this one included: by the names that `sbatch -M`
-    takes, each with HOST:PORT of its onesd; of several onesd, all of them between commas."""
+    """The clusters among which `onesctl where` chooses, this one included, by the names that
+    `sbatch -M` takes; each with HOST:PORT of its onesd, or of all of them, between commas."""
     slurm: SlurmConfig = SlurmConfig()
     daemon: DaemonConfig = DaemonConfig()
     standby: StandbyConfig = StandbyConfig()
@@ -339,7 +339,7 @@ def _check_clusters(config: Config, file: Path) -> None:
                 )
     if config.clusters and not config.cluster:
         raise ConfigError(
-            f"{file}: clusters: none of them is at {config.controller}, the address of `controller`;"
+            f"{file}: clusters: none of them has the address of `controller`, {config.controller};"
             " name this cluster, too"
         )
 

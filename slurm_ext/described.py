@@ -82,8 +82,8 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise NoSuchJob(f"--elastic: {fault}") from None
         if gpus not in sizes:
             raise NoSuchJob(
-                f"--elastic={in_a_line(text)}: the job itself asks for {in_gpus(gpus)}, which is not"
-                " one of these sizes"
+                f"--elastic={in_a_line(text)}: the job itself asks for {in_gpus(gpus)}, which"
+                " is not one of these sizes"
             )
         nodes = self._nodes()
         where = self.partition or default_partition(partitions)

@@ -113,9 +113,9 @@ def where(
 ) -> None:
     """In which cluster an elastic job would end first, were it submitted now.
 
-    Each cluster's onesd is asked for a forecast by its own plan. The job is a batch script, with what
-    sbatch would be told beside it, or one that waits here. Nothing is submitted: the first line is
-    the command that would do it.
+    Each cluster's onesd is asked for a forecast by its own plan. The job is a batch script, with
+    what sbatch would be told beside it, or one that waits here. Nothing is submitted: the first
+    line is the command that would do it.
     """
     asker = _Asker(way, way.settings(), _chosen(way.settings(), names))
     question: dict[str, Any] = {"length": _seconds(length)}

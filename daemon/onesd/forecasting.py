@@ -1,8 +1,10 @@
 """What would become of one job, were it submitted now: the round's own decisions, rolled forward.
 
-The present jobs do what is left of their work at the speeds believed of them, and the policy in
-force decides at each end and in between, as it will. Nobody else is taken to come. Like `deciding`
-it knows no clock, file, socket or Slurm; what it may spend is counted by whoever calls it.
+The present jobs do what is left of their work at the speeds believed of them, others come as they
+have come lately, and the policy in force decides in between, as it will: whoever is long gets what
+those that come leave him, so that without them every forecast of a busy cluster is far too early.
+Like `deciding` it knows no clock, file, socket or Slurm; what it may spend is counted by whoever
+calls it.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ QUANTILES = (0.5, 0.9, 0.1, 0.7, 0.3)  # of the job's own length, in each draw: 
 GUESSED = 0.7  # standard deviation of ln(length) where nothing tells it
 MOST_ROUNDS = 2000  # of one draw
 LONGEST_STEP = 40  # rounds that one stands for, while nothing happens
+DETAIL = 100  # of the time foreseen so far, a step is this part at least
+LEAST_WATCHED: Seconds = 1200.0  # that arrivals must have been watched before they count
+ENOUGH_ENDED = 3  # plain jobs that have ended, before it counts how much of their limit they took
 FARTHEST: Seconds = 90 * 86400.0
 TRANSIENT = (" under way", "it is completing", "it is configuring", "it has not yet said")
 LEAST = 1e-4  # of a job's progress, at either end
@@ -52,6 +57,23 @@ class Newcomer:
     job: Job
     length: Seconds | None = None  # at the size that it asks for; None: what is known here
     spread: float | None = None  # standard deviation of ln(length); None: what is known here
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """An elastic job that came lately, with its outlook; or another one, with how long it took."""
+
+    job: Job | PlainJob
+    outlook: Outlook | None = None
+    seconds: Seconds | None = None  # None: it has not ended
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """Who came since a time, in the order in which they came."""
+
+    since: Seconds
+    came: tuple[Came, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +161,7 @@ def forecast(
     policy: Policy,
     memory: object,
     *,
+    lately: Lately,
     seed: Sequence[int],
     generator: Callable[[Sequence[int]], np.random.Generator],
     wake: Seconds | None = None,
@@ -149,7 +172,8 @@ def forecast(
 ) -> Forecast:
     """What becomes of the job among the others, as expected and in some draws.
 
-    `spread`: standard deviation of ln(length) of the job itself.
+    `lately`: who has come, of whom others are taken to come again. `spread`: standard deviation of
+    ln(length) of the job itself.
     `wake`: from an event to the round for it; None: rounds wait for their time. `spent` counts what
     this has cost, of which there is `most`: no draw is begun that would go beyond it.
     """
@@ -163,7 +187,8 @@ def forecast(
             if draw == 0
             else _drawn(question, job, spread * STANDARD.inv_cdf(QUANTILES[draw]), rng)
         )
-        course = _Course.of(drawn, job, policy, memory, rng, wake)
+        course = _Course.of(drawn, job, policy, memory=memory, rng=rng, wake=wake)
+        course.expect(lately, at_random=draw > 0)
         one = course.run(lambda: spent() > most)
         if found is None:
             found = one
@@ -260,6 +285,9 @@ class _Course:
     live: dict[JobId, list[Seconds]]
     pauses: dict[JobId, Seconds] = field(default_factory=dict)  # still to go, of moves
     left: dict[JobId, Seconds] = field(default_factory=dict)  # of those that run, pauses apart
+    coming: list[tuple[Seconds, Came]] = field(default_factory=list)  # the next one last
+    again: Seconds = inf  # when they come once more
+    came: int = 0  # so many by now
     quiet: int = 0  # rounds in a row in which nothing has happened
     start: Seconds | None = None
     first: Placement | None = None
@@ -274,6 +302,7 @@ class _Course:
         question: Question,
         which: JobId,
         policy: Policy,
+        *,
         memory: object,
         rng: np.random.Generator,
         wake: Seconds | None,
@@ -302,10 +331,61 @@ class _Course:
         course.start, course.first = (0.0, there) if there is not None else (None, None)
         return course
 
+    def expect(self, lately: Lately, *, at_random: bool) -> None:
+        """Others come as they have come lately: in that order, again and again; `at_random`: from
+        any point on."""
+        watched = self.now - lately.since
+        if watched < LEAST_WATCHED or not lately.came:
+            return
+        offset = float(self.rng.uniform(0.0, watched)) if at_random else 0.0
+        self.again = watched
+        self.coming = sorted(
+            (
+                (self.now + (one.job.submitted - lately.since - offset) % watched, one)
+                for one in lately.came
+            ),
+            key=lambda pair: (-pair[0], -pair[1].job.id),
+        )
+        took = [
+            one.seconds / one.job.limit
+            for one in lately.came
+            if isinstance(one.job, PlainJob) and one.seconds is not None and one.job.limit < inf
+        ]
+        if len(took) >= ENOUGH_ENDED:
+            share = min(1.0, median(took))
+            self.plain = {id_: _shortened(one, share, self.now) for id_, one in self.plain.items()}
+
+    def _arrivals(self) -> bool:
+        """Whoever has come by now is there; whether anybody has."""
+        any_ = False
+        while self.coming and self.coming[-1][0] <= self.now:
+            at, one = self.coming.pop()
+            self.coming.insert(0, (at + self.again, one))
+            self.came += 1
+            any_ = True
+            id_ = JobId(self.newest + self.came)
+            if isinstance(one.job, PlainJob):
+                limit = one.job.limit if one.seconds is None else max(1.0, one.seconds)
+                self.plain[id_] = replace(
+                    one.job, id=id_, submitted=at, limit=limit, started=None, placement=None
+                )
+            elif one.outlook is not None:
+                self.jobs[id_] = _anew(one.job, id_, at)
+                self.outlooks[id_] = _from_its_beginning(one.outlook)
+        return any_
+
+    @property
+    def newest(self) -> int:
+        """The largest number of those that were there at first."""
+        question = self.question
+        return max(int(one.id) for one in (*question.problem.jobs, *(question.plain or ())))
+
     def run(self, over: Callable[[], bool]) -> Forecast:
         """Until the job has ended, or nothing more can be said."""
         question, why = self.question, ""
         for _ in range(MOST_ROUNDS):
+            if self._arrivals():
+                self.quiet = 0
             self._plain_starts()
             decided = answer(self._asked(question), self.policy, self.memory, self.rng)
             self.memory = decided.memory
@@ -390,6 +470,9 @@ class _Course:
         cost = outlook.restart_cost
         if goes_live and outlook.live_cost is not None:
             cost = outlook.live_cost
+        keeps = job.keeps
+        if keeps is None and target is not None and outlook.live_cost is not None:
+            keeps = Placement(target.gpus_on[:1])
         if target is None:
             self.jobs[job.id] = replace(
                 job, placement=None, started=None, time_left=None, keeps=None, batch=None
@@ -403,6 +486,7 @@ class _Course:
             started=self.now if again else job.started,
             time_left=job.time_limit if again else job.time_left,
             batch=move.batch or job.batch,
+            keeps=keeps,
             queued=False,
             fixed="",
         )
@@ -429,6 +513,7 @@ class _Course:
         regular = self.now + every * min(LONGEST_STEP, 2 ** max(0, self.quiet - 1))
         event = min((self._ends_at(id_) for id_ in self.left), default=inf)
         event = min(event, min((_gives_back(one) for one in self.plain.values()), default=inf))
+        event = min(event, self.coming[-1][0] if self.coming else inf)
         if event == inf and self.quiet > 2 * LONGEST_STEP.bit_length():
             return False
         following = regular
@@ -436,7 +521,8 @@ class _Course:
             passed = self.now + every * ceil(max(event - self.now, 1e-6) / every)
             following = passed if self.wake is None else min(passed, event + self.wake)
             self.quiet = 0
-        self._pass(max(following, self.now + 1.0))
+        least = max(1.0, (self.now - self.began) / DETAIL)
+        self._pass(max(following, self.now + least))
         return True
 
     def _ends_at(self, job: JobId) -> Seconds:
@@ -530,6 +616,41 @@ class _Course:
 def _gives_back(one: PlainJob) -> Seconds:
     """When a job outside our hands ends at the latest."""
     return inf if one.placement is None or one.started is None else one.started + one.limit
+
+
+def _shortened(one: PlainJob, share: float, now: Seconds) -> PlainJob:
+    """It takes that share of its limit, as others did; one that has taken more, a quarter more."""
+    ran = 0.0 if one.started is None else now - one.started
+    return replace(one, limit=min(one.limit, max(share * one.limit, 1.25 * ran, 60.0)))
+
+
+def _anew(job: Job, id_: JobId, at: Seconds) -> Job:
+    """One like it that is submitted then."""
+    return replace(
+        job,
+        id=id_,
+        submitted=at,
+        placement=None,
+        batch=None,
+        started=None,
+        executed=0.0,
+        waited=0.0,
+        time_left=None,
+        due=None,
+        fixed="",
+        startable=True,
+        queued=False,
+        keeps=None,
+        share=False,
+        beside=None,
+    )
+
+
+def _from_its_beginning(outlook: Outlook) -> Outlook:
+    whole = outlook.processed + outlook.remaining
+    begun = _scaled(outlook, whole / outlook.remaining)
+    strength = 1.0 / LEAST
+    return replace(begun, processed=0.0, alpha=LEAST * strength, beta=(1.0 - LEAST) * strength)
 
 
 def _settled(job: Job) -> Job:

@@ -1,4 +1,4 @@
-"""Forecasts in a process of their own, so that no round waits for one: one at a time, in bounded time.
+"""Forecasts in a process of their own, so that no round waits for one: one at a time, bounded.
 
 `python -m ones.daemon.onesd.foreseeing` is that process. It reads questions from its standard input
 and answers on its standard output, both as pickles of ours, and ends when nobody asks any more.
@@ -24,11 +24,18 @@ import numpy as np
 from ones.daemon import site
 from ones.daemon.config import Config
 from ones.daemon.onesd.deciding import Question
-from ones.daemon.onesd.forecasting import Forecast, Length, Newcomer, forecast, with_newcomer
+from ones.daemon.onesd.forecasting import (
+    Forecast,
+    Lately,
+    Length,
+    Newcomer,
+    forecast,
+    with_newcomer,
+)
 from ones.estimator.experience import Experience
 from ones.slurm_ext.errors import OnesError, in_a_line
 
-CPU_SECONDS = 5.0  # of one forecast; what is not foreseen by then is cut short
+CPU_SECONDS = 8.0  # of one forecast; what is not foreseen by then is cut short
 PATIENCE = 20.0  # seconds for an answer, the start of the process included
 IDLE = 600.0  # seconds without a question, after which the process ends
 NICE = 10
@@ -49,6 +56,7 @@ class Asked:
     experience: Experience
     config: Config  # with the policy that decides
     memory: object  # of the policy
+    lately: Lately
     round: int
     most: float = CPU_SECONDS
 
@@ -70,6 +78,7 @@ def foresee(
         asked.newcomer.job.id,
         site.make_policy(config),
         asked.memory,
+        lately=asked.lately,
         seed=(config.seed, asked.round + 1),
         generator=_generator,
         wake=config.events.debounce + 1.0 if config.events.wake else None,

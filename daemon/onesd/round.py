@@ -21,7 +21,7 @@ from ones.daemon.onesd.moves.under_way import MovesUnderWay
 from ones.daemon.onesd.observing import Observer, Seen
 from ones.daemon.onesd.outcome import NOTHING, Decision, Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
-from ones.daemon.onesd.present import Present
+from ones.daemon.onesd.present import Diary, Present
 from ones.daemon.onesd.steering import Steering
 from ones.daemon.wire import Report
 from ones.estimator.assess import assess
@@ -67,6 +67,7 @@ class Rounds:
             number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=NOTHING
         )
         self.present: Present | None = None  # what the last one went by
+        self._diary = Diary()
         self.trouble = ""  # what the last round failed on
         self._observer = observer
         self._books = books
@@ -124,6 +125,7 @@ class Rounds:
             snapshot=seen.snapshot,
             limits=seen.limits,
             order=seen.order,
+            lately=self._diary.take(question),
         )
 
     def told_of(self, family: str) -> Experience:

@@ -2,11 +2,11 @@
 
 usage: scripts/benchmark-where [--cases N] [--seed S] [--policy P] [--json]
 
-Each case is two simulated clusters of other sizes and loads, each with a whole onesd, after an hour and
-a half of jobs that come and go. Both are asked what would become of a job, as onesctl asks them;
-then it is submitted to both, and each goes on until it has ended, while others go on coming. Jobs
-of one user and name are alike but for their length, which differs by about a third; what is known
-of the job is what others of its user and name have reported in that cluster, if there were any.
+Each case is two simulated clusters of other sizes and loads, each with a whole onesd, after an hour
+of jobs that come and go. Both are asked what would become of a job, as onesctl asks
+them; then it is submitted to both, and each goes on until it has ended, while others go on coming.
+Jobs of one user and name are alike but for their length, which differs by about a third; what is
+known of the job is what others of its user and name have reported in that cluster, if any have.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from ones.slurm_ext.simulated.submission import Request
 from ones.slurm_ext.simulated.world import World
 
 SEED = 840_000
-ROUND, STEP = 30.0, 5.0  # seconds
-WARM = 5400.0  # seconds before the question
+ROUND, STEP = 60.0, 5.0  # seconds
+WARM = 3600.0  # seconds before the question
 LAST = 3 * 86400.0  # seconds after it, in which the job must have ended
-NODES = (3, 4, 6, 8, 12)
-LOADS = (0.5, 1.3)
+NODES = (2, 3, 4, 6, 8)
+LOADS = (0.4, 1.0)
 ELASTIC = 0.8  # so many of the jobs
-SHORTEST, LONGEST = 600.0, 10800.0  # seconds at the size asked for, of families
+SHORTEST, LONGEST = 300.0, 3600.0  # seconds at the size asked for, of families
 SPREAD = 0.3  # of ln(length) within one
 SIZED = (1, 2, 2, 4, 4, 8)
 FAMILIES = 16
@@ -330,6 +330,7 @@ def _line(case: Case) -> str:
 def _summary(cases: Sequence[Case]) -> dict[str, object]:
     wrong = [case for case in cases if not case.right]
     clear = [case for case in cases if case.clear]
+    stayed = [case for case in cases if case.ended["a"] <= min(case.ended.values()) + ALIKE]
     return {
         "cases": len(cases),
         "right": len(cases) - len(wrong),
@@ -338,9 +339,7 @@ def _summary(cases: Sequence[Case]) -> dict[str, object]:
         "clear_right": sum(case.right for case in clear),
         "lost_median_s": median(case.lost for case in wrong) if wrong else 0.0,
         "lost_most_s": max((case.lost for case in wrong), default=0.0),
-        "submitting_right": sum(
-            case.ended["a"] <= min(case.ended.values()) + ALIKE for case in cases
-        ),
+        "submitting_right": len(stayed),
         "each": [asdict(case) for case in cases],
     }
 

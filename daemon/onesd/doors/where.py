@@ -99,6 +99,7 @@ def _of(service: Service, present: Present, peer: Peer, question: Question) -> _
             experience=experience,
             config=present.config,
             memory=present.memory,
+            lately=present.lately,
             round=present.round,
         ),
     )
