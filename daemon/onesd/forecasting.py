@@ -36,12 +36,12 @@ from ones.policies.moves import Move
 from ones.policies.rigid import PlainJob
 from ones.policies.timetable import Request, Timetable
 
-DRAWS = 5  # the first as expected, the others with lengths drawn as wide as they are known
+DRAWS = 5  # the first as believed, the others with lengths drawn as wide as they are known
 QUANTILES = (0.5, 0.9, 0.1, 0.7, 0.3)  # of the job's own length, in each draw: alike everywhere
 GUESSED = 0.7  # standard deviation of ln(length) where nothing tells it
 MOST_ROUNDS = 2000  # of one draw
 LONGEST_STEP = 40  # rounds that one stands for, while nothing happens
-DETAIL = 100  # of the time foreseen so far, a step is this part at least
+DETAIL = 40  # of the time foreseen so far, a step is this part at least
 LEAST_WATCHED: Seconds = 1200.0  # that arrivals must have been watched before they count
 ENOUGH_ENDED = 3  # plain jobs that have ended, before it counts how much of their limit they took
 FARTHEST: Seconds = 90 * 86400.0
@@ -97,7 +97,7 @@ class Forecast:
     resizes: int = 0
     at_limit: bool = False  # whether it is its time limit that ends it
     why: str = ""  # why no end is foreseen
-    ends: tuple[Seconds | None, ...] = ()  # one of each draw, `end` first
+    ends: tuple[Seconds | None, ...] = ()  # one of each draw; `end` is their median
 
 
 def with_newcomer(
@@ -170,7 +170,7 @@ def forecast(
     draws: int = DRAWS,
     spread: float = GUESSED,
 ) -> Forecast:
-    """What becomes of the job among the others, as expected and in some draws.
+    """What becomes of the job among the others: the median of some draws of what nobody knows.
 
     `lately`: who has come, of whom others are taken to come again. `spread`: standard deviation of
     ln(length) of the job itself.
@@ -179,6 +179,7 @@ def forecast(
     """
     found: Forecast | None = None
     ends: list[Seconds | None] = []
+    starts: list[Seconds] = []
     for draw in range(draws):
         begun = spent()
         rng = generator([*seed, draw])
@@ -195,10 +196,17 @@ def forecast(
         elif course.cut:
             break
         ends.append(one.end)
+        starts += [] if one.start is None else [one.start]
         if one.end is None or spent() + (spent() - begun) > most:
             break
     assert found is not None, "the first draw is always made"
-    return replace(found, ends=tuple(ends))
+    known = [end for end in ends if end is not None]
+    return replace(
+        found,
+        start=median(starts) if starts else None,
+        end=median(known) if found.end is not None else None,
+        ends=tuple(ends),
+    )
 
 
 def _drawn(question: Question, which: JobId, own: float, rng: np.random.Generator) -> Question:

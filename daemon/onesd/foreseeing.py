@@ -35,7 +35,7 @@ from ones.daemon.onesd.forecasting import (
 from ones.estimator.experience import Experience
 from ones.slurm_ext.errors import OnesError, in_a_line
 
-CPU_SECONDS = 8.0  # of one forecast; what is not foreseen by then is cut short
+CPU_SECONDS = 5.0  # of one forecast; what is not foreseen by then is cut short
 PATIENCE = 20.0  # seconds for an answer, the start of the process included
 IDLE = 600.0  # seconds without a question, after which the process ends
 NICE = 10
