@@ -36,8 +36,16 @@ from ones.policies.moves import Move
 from ones.policies.rigid import PlainJob
 from ones.policies.timetable import Request, Timetable
 
-DRAWS = 5  # the first as believed, the others with lengths drawn as wide as they are known
-QUANTILES = (0.5, 0.9, 0.1, 0.7, 0.3)  # of the job's own length, in each draw: alike everywhere
+DRAWS = 7  # the first as believed, the others with lengths drawn as wide as they are known
+QUANTILES = (
+    0.5,
+    0.85,
+    0.15,
+    0.7,
+    0.3,
+    0.95,
+    0.05,
+)  # of the job's own length, in each draw: alike everywhere
 GUESSED = 0.7  # standard deviation of ln(length) where nothing tells it
 MOST_ROUNDS = 2000  # of one draw
 LONGEST_STEP = 40  # rounds that one stands for, while nothing happens
@@ -189,7 +197,7 @@ def forecast(
             else _drawn(question, job, spread * STANDARD.inv_cdf(QUANTILES[draw]), rng)
         )
         course = _Course.of(drawn, job, policy, memory=memory, rng=rng, wake=wake)
-        course.expect(lately, at_random=draw > 0)
+        course.expect(lately)
         one = course.run(lambda: spent() > most)
         if found is None:
             found = one
@@ -339,13 +347,12 @@ class _Course:
         course.start, course.first = (0.0, there) if there is not None else (None, None)
         return course
 
-    def expect(self, lately: Lately, *, at_random: bool) -> None:
-        """Others come as they have come lately: in that order, again and again; `at_random`: from
-        any point on."""
+    def expect(self, lately: Lately) -> None:
+        """Others come as they have come lately: in that order, from any point on, and again."""
         watched = self.now - lately.since
         if watched < LEAST_WATCHED or not lately.came:
             return
-        offset = float(self.rng.uniform(0.0, watched)) if at_random else 0.0
+        offset = float(self.rng.uniform(0.0, watched))
         self.again = watched
         self.coming = sorted(
             (

@@ -38,10 +38,11 @@ class Diary:
         since = max(begun, now - WATCHED)
         for job in problem.jobs:
             outlook = problem.outlooks.get(job.id)
-            if job.submitted >= since and outlook is not None:
+            # Who was there already when we began did not come while we watched.
+            if job.submitted > since and outlook is not None:
                 self._elastic[job.id] = Came(job, outlook)
         for one in question.plain or ():
-            if one.submitted >= since:
+            if one.submitted > since:
                 self._plain[one.id] = one, now
         at = {id_: came.job.submitted for id_, came in self._elastic.items()}
         self._elastic = _latest(self._elastic, at, since)

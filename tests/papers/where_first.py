@@ -3,10 +3,10 @@
 usage: scripts/benchmark-where [--cases N] [--seed S] [--policy P] [--json]
 
 Each case is two simulated clusters of other sizes and loads, each with a whole onesd, after three
-quarters of an hour of jobs that come and go. Both are asked what would become of a job, as onesctl asks
-them; then it is submitted to both, and each goes on until it has ended, while others go on coming.
-Jobs of one user and name are alike but for their length, which differs by about a third; what is
-known of the job is what others of its user and name have reported in that cluster, if any have.
+quarters of an hour of jobs that come and go. Both are asked what would become of a job, as onesctl
+asks them; then it is submitted to both, and each goes on until it has ended, while others go on
+coming. Jobs of one user and name are alike but for their length, which differs by about a third;
+what is known of the job is what others of its user and name have reported in that cluster, if any.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SEED = 840_000
 ROUND, STEP = 60.0, 10.0  # seconds
 WARM = 2700.0  # seconds before the question
 LAST = 3 * 86400.0  # seconds after it, in which the job must have ended
-NODES = (2, 3, 4, 6)
-LOADS = (0.4, 1.0)
+NODES = (2, 3, 4, 6, 8)
+LOADS = (0.1, 1.2)
 ELASTIC = 0.8  # so many of the jobs
 SHORTEST, LONGEST = 300.0, 1800.0  # seconds at the size asked for, of families
 SPREAD = 0.3  # of ln(length) within one
