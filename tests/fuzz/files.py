@@ -18,7 +18,7 @@ from ones.daemon.release import read_paths
 from ones.daemon.replay import gavel, inventory, profiles, traces
 from ones.daemon.replay.faults import TraceError
 from ones.policies.gavel import POLICIES
-from ones.slurm_ext.batch_script import ScriptError, read_script
+from ones.slurm_ext.batch_script import ScriptError, read_elastic, read_script
 
 SIMPLE = (
     b"submitted,name,user,gpus,duration_s,sizes,account,gpu_type,declared\n"
@@ -213,6 +213,13 @@ TARGETS = (
         seeds=(SCRIPT,),
         faults=(ScriptError,),
         words=(b"#SBATCH ", b"\n#SBATCH -", b"--gpus=", b"--mem=", b"'", b'"', b"\\", b"-t"),
+    ),
+    Target(
+        name="elastic-scripts",
+        feed=lambda data: in_file(data, "job.sh", read_elastic),
+        seeds=(SCRIPT, b"#!/bin/sh\n#SBATCH --elastic -G 4 -p a,b -x n[1-4] -C 'a|b' -N1-2\n"),
+        faults=(ScriptError,),
+        words=(b"#SBATCH ", b"--elastic=", b"--gpus=", b"--nodes=", b"--exclude=", b"-C", b"-n"),
     ),
     Target(
         name="solve",
