@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, inf, isfinite
-from statistics import NormalDist, median
+from math import ceil, exp, inf, isfinite, log
+from statistics import NormalDist, fmean, median
 
 import numpy as np
 
@@ -105,13 +105,15 @@ class Forecast:
     resizes: int = 0
     at_limit: bool = False  # whether it is its time limit that ends it
     why: str = ""  # why no end is foreseen
-    ends: tuple[Seconds | None, ...] = ()  # one of each draw; `end` is their median
+    ends: tuple[Seconds | None, ...] = ()  # one of each draw; `end` is their geometric mean
 
 
 def with_newcomer(
     question: Question,
     newcomer: Newcomer,
     experience: Experience,
+    *,
+    lately: Lately,
     priors: Priors,
     knowledge: Knowledge,
 ) -> tuple[Question, Length]:
@@ -125,7 +127,7 @@ def with_newcomer(
             jobs=[job],
             experience=experience,
             round_seconds=problem.round_seconds,
-            priors=replace(priors, job_seconds=_typical(problem, priors)),
+            priors=replace(priors, job_seconds=_typical(problem, lately, priors)),
             knowledge=knowledge,
         ).outlooks[job.id]
     jobs = tuple(one for one in problem.jobs if one.id != job.id)
@@ -147,20 +149,27 @@ def _basis(outlook: Outlook) -> tuple[str, bool]:
     return f"as jobs of its user and name took or declare{speed}", False
 
 
-def _typical(problem: Problem, priors: Priors) -> Seconds:
-    """How long a job of which nothing is known lasts at its requested size: as the others do."""
+def _typical(problem: Problem, lately: Lately, priors: Priors) -> Seconds:
+    """How long a job of which nothing is known lasts at its requested size: as those that came.
+
+    Not as those that are there: the long ones are there for longer.
+    """
     known = [
-        seconds_left_as_requested(problem, job)
-        * (outlook.processed + outlook.remaining)
-        / outlook.remaining
-        for job in problem.jobs
-        if (outlook := problem.outlooks.get(job.id)) is not None
-        and not outlook.guessed
-        and outlook.points
-        and outlook.remaining > 0
+        _whole(problem, one.job, one.outlook)
+        for one in lately.came
+        if isinstance(one.job, Job)
+        and one.outlook is not None
+        and not one.outlook.guessed
+        and one.outlook.points
     ]
-    finite = [one for one in known if 0 < one < inf]
+    finite = [seconds for seconds in known if 0 < seconds < inf]
     return median(finite) if len(finite) >= ENOUGH else priors.job_seconds
+
+
+def _whole(problem: Problem, job: Job, outlook: Outlook) -> Seconds:
+    """From its beginning to its end at the size that it asks for."""
+    begun = _from_its_beginning(outlook)
+    return seconds_left_as_requested(replace(problem, outlooks={job.id: begun}), job)
 
 
 def forecast(
@@ -178,7 +187,7 @@ def forecast(
     draws: int = DRAWS,
     spread: float = GUESSED,
 ) -> Forecast:
-    """What becomes of the job among the others: the median of some draws of what nobody knows.
+    """What becomes of the job among the others, over some draws of what nobody knows.
 
     `lately`: who has come, of whom others are taken to come again. `spread`: standard deviation of
     ln(length) of the job itself.
@@ -208,11 +217,11 @@ def forecast(
         if one.end is None or spent() + (spent() - begun) > most:
             break
     assert found is not None, "the first draw is always made"
-    known = [end for end in ends if end is not None]
+    known = [max(1.0, end) for end in ends if end is not None]
     return replace(
         found,
         start=median(starts) if starts else None,
-        end=median(known) if found.end is not None else None,
+        end=exp(fmean(log(end) for end in known)) if found.end is not None else None,
         ends=tuple(ends),
     )
 

@@ -70,8 +70,9 @@ def foresee(
         asked.question,
         asked.newcomer,
         asked.experience,
-        site.priors(config.estimator),
-        site.knowledge(config.estimator),
+        lately=asked.lately,
+        priors=site.priors(config.estimator),
+        knowledge=site.knowledge(config.estimator),
     )
     found = forecast(
         question,
