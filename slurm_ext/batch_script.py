@@ -70,8 +70,8 @@ def read_elastic(file: Path, more: Sequence[str] = ()) -> Described:
     """
     options = _options(file)
     for word in _named(more):
-        name, _, value = word.partition("=")
-        options[name] = value, 0
+        name, _, given = word.partition("=")
+        options[name] = given, 0
 
     def value(name: str) -> str:
         return options.get(name, ("", 0))[0]

@@ -401,8 +401,8 @@ class _Course:
     @property
     def newest(self) -> int:
         """The largest number of those that were there at first."""
-        question = self.question
-        return max(int(one.id) for one in (*question.problem.jobs, *(question.plain or ())))
+        numbers = [int(job.id) for job in self.question.problem.jobs]
+        return max([*numbers, *(int(one.id) for one in self.question.plain or ())])
 
     def run(self, over: Callable[[], bool]) -> Forecast:
         """Until the job has ended, or nothing more can be said."""

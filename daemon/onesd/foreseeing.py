@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -157,7 +157,7 @@ class Forecaster:
             process.wait()
 
 
-def _pipe(pipe: BinaryIO | None) -> BinaryIO:
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None, "the process was started with pipes"
     return pipe
 
