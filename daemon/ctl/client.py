@@ -71,9 +71,11 @@ def ask(way: Way, method: str, path: str, body: object = None, *, timeout: float
     return _asked(config, _doors(way, config), (method, path, body), timeout)
 
 
-def ask_at(config: Config, addresses: str, method: str, path: str, body: object) -> Any:
+def ask_at(
+    config: Config, addresses: str, method: str, path: str, body: object, *, timeout: float
+) -> Any:
     """The same of another cluster's onesd, by HOST:PORT; of several, to the one that acts."""
-    return _asked(config, [*addresses.split(",")], (method, path, body), TIMEOUT)
+    return _asked(config, [*addresses.split(",")], (method, path, body), timeout)
 
 
 def _asked(

@@ -24,6 +24,7 @@ from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.usage import seconds_in
 
 PATH = "/v1/where"
+PATIENCE = 60.0  # seconds for a forecast
 ALIKE = 60.0  # seconds, or ...
 ALIKE_SHARE = 0.02  # ... as a share of the earlier end: two ends within it are taken for one
 HERE = "this cluster"  # where none has a name
@@ -233,9 +234,10 @@ class _Asker:
     def _one(self, name: str, question: Mapping[str, Any]) -> Told:
         here = name == self._own
         if here:
-            answer = ask(self._way, "POST", PATH, question)
+            answer = ask(self._way, "POST", PATH, question, timeout=PATIENCE)
         else:
-            answer = ask_at(self._config, self._clusters[name], "POST", PATH, question)
+            addresses = self._clusters[name]
+            answer = ask_at(self._config, addresses, "POST", PATH, question, timeout=PATIENCE)
         return Told(name, here, answer)
 
 

@@ -36,7 +36,7 @@ from ones.estimator.experience import Experience
 from ones.slurm_ext.errors import OnesError, in_a_line
 
 CPU_SECONDS = 5.0  # of one forecast; what is not foreseen by then is cut short
-PATIENCE = 20.0  # seconds for an answer, the start of the process included
+PATIENCE = 40.0  # seconds for an answer, the start of the process included
 IDLE = 600.0  # seconds without a question, after which the process ends
 NICE = 10
 MOST_ANSWER = 2**20  # bytes
