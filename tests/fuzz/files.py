@@ -68,6 +68,7 @@ CONFIG = (
     b'controller = "ctl:7667"\nround = 30\npolicy = "ones"\nmode = "observe"\n'
     b'[daemon]\naddress = "0.0.0.0"\nallow = ["10.0.0.0/8"]\nmetrics = "127.0.0.1:9000"\n'
     b'[page]\naddress = "127.0.0.1:7668"\nurl = "https://ones.site"\n'
+    b'[clusters]\na = "ctl:7667"\nb = "c:1,d:2"\n'
     b"[gavel.prices]\nv100 = 1.5\n[agent]\n[staging]\n[estimator]\n"
 )
 SCRIPT = (
