@@ -9,7 +9,7 @@ calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, inf, isfinite, log
 from statistics import NormalDist, fmean, median
@@ -19,9 +19,12 @@ import numpy as np
 from ones.daemon.onesd.deciding import Answer, Question, answer
 from ones.estimator.assess import ENOUGH, Knowledge, Priors, assess
 from ones.estimator.experience import Experience
+from ones.estimator.speed import SCALING, AssumedSpeed, LearntSpeed
 from ones.policies.forecast import seconds_left_as_requested, seconds_left_on
 from ones.policies.guard import HOUR, History
 from ones.policies.model import (
+    Floats,
+    Ints,
     Job,
     JobId,
     Node,
@@ -288,6 +291,36 @@ def _from(segments: Sequence[Segment], share: float) -> tuple[Segment, ...]:
         if one.samples > done:
             left.append(replace(one, samples=one.samples - done))
     return tuple(left) or tuple(segments[-1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is expected of a job of unknown speed once it has run: it scales as jobs do."""
+
+    sample_seconds: Seconds  # at the size that it asks for
+    requested: int
+    most: int  # GPUs beyond which nothing is promised, until it has run on more
+    factors: Mapping[str, float]
+
+    def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
+        size = np.minimum(np.asarray(gpus, dtype=np.float64), self.most) / self.requested
+        scale = self.sample_seconds * self.factors.get(gpu_type, 1.0)
+        seconds = scale * np.asarray(global_batch, dtype=np.float64) / size**SCALING
+        return np.asarray(seconds + 0.0 * np.asarray(nodes), dtype=np.float64)
+
+
+def _met(outlook: Outlook, gpus: int) -> Outlook:
+    """After some work on so many GPUs: as the estimator does, twice as many are thought of next."""
+    speed = outlook.speed
+    if isinstance(speed, AssumedSpeed):
+        most = max(2 * gpus, speed.requested)
+        shown = _Shown(speed.sample_seconds, speed.requested, most, speed.factors)
+        return replace(outlook, speed=shown, points=1)
+    if isinstance(speed, _Shown) and speed.most < 2 * gpus:
+        return replace(outlook, speed=replace(speed, most=2 * gpus))
+    if isinstance(speed, LearntSpeed) and speed.most < 2 * gpus:
+        return replace(outlook, speed=replace(speed, most=2 * gpus, _errors={}, _answers={}))
+    return outlook
 
 
 @dataclass(slots=True, kw_only=True)
@@ -571,6 +604,10 @@ class _Course:
                 share = worked / self.left[id_]
                 self.outlooks[id_] = _advanced(self.outlooks[id_], min(share, 1.0 - 1e-9))
                 self.left[id_] -= worked
+                met = _met(self.outlooks[id_], job.placement.gpus)
+                if met is not self.outlooks[id_]:
+                    self.outlooks[id_] = met
+                    self._foresee(id_)
             self.jobs[id_] = replace(
                 job,
                 executed=job.executed + passes,
