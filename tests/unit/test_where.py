@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ones.daemon.onesd.doors.askers import Peer
 from ones.daemon.onesd.doors.http import Api
 from ones.daemon.onesd.doors.where import QUESTION, Question, where
 from ones.daemon.onesd.doors.workers import Busy
-from ones.daemon.onesd.forecasting import Forecast, Length
+from ones.daemon.onesd.forecasting import Forecast, Lately, Length
 from ones.daemon.onesd.foreseeing import Asked, Forecaster, Unforeseen, foresee
 from ones.slurm_ext.batch_script import ScriptError, read_elastic
 from ones.slurm_ext.described import Described, described
@@ -94,6 +95,30 @@ def test_a_length_that_is_asked_with_counts_for_the_forecast() -> None:
     assert found["length"]["seconds"] == 7200.0
     assert 7200.0 <= found["end"] <= 7300.0
     assert found["at_limit"] is False
+
+
+def test_a_job_is_foreseen_to_grow_once_it_has_shown_its_speed() -> None:
+    work = at_work(policy="ones")
+    work.live(20)
+    found = told(work, Question(asks=msgspec.structs.replace(FOUR, sizes="1-16", gpus="2")))
+    assert found["resizes"] > 0
+    assert found["end"] < 400  # of the 600 s that it is taken to need on two
+
+
+def test_others_are_foreseen_to_come_as_they_have_come_lately() -> None:
+    work = at_work(policy="srtf")
+    work.says = {**SPEED, "total_samples": 128 * 100}
+    work.live(20)
+    for _ in range(12):
+        job = work.submit(16, elastic="16", user="bob")
+        work.live(90)
+        work.world.finish(job)
+        work.live(30)
+    asked = asked_by(work, msgspec.structs.replace(FOUR, sizes="4"))
+    asked = replace(asked, newcomer=replace(asked.newcomer, length=3600.0))
+    assert len(asked.lately.came) == 12
+    alone = replace(asked, lately=Lately(asked.lately.since))
+    assert foresee(asked)[0].end > 1.5 * foresee(alone)[0].end
 
 
 def test_a_time_limit_ends_it_in_the_forecast_too() -> None:
@@ -188,7 +213,7 @@ def test_questions_that_make_no_sense_are_refused_at_the_door(body: bytes) -> No
         QUESTION.decode(body)
 
 
-def asked_by(work: AtWork) -> Asked:
+def asked_by(work: AtWork, asks: Described = FOUR) -> Asked:
     """What the door hands to the process."""
     found: list[Asked] = []
 
@@ -196,7 +221,7 @@ def asked_by(work: AtWork) -> Asked:
         found.append(asked)
         return foresee(asked)
 
-    where(work.onesd.service, kept, ALICE, Question(asks=FOUR))
+    where(work.onesd.service, kept, ALICE, Question(asks=asks))
     return found[0]
 
 
