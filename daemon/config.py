@@ -25,6 +25,7 @@ DEFAULT_PATH = Path("/etc/ones/ones.toml")
 
 STAGE_FOLDER = "/var/spool/ones-stage"  # as in slurm_ext/spank/stage_in.c
 
+_CLUSTER = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
 _PAGE_URL = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
 
 # Units are part of the types; what a key means stands behind or below it. Both are read by
@@ -204,6 +205,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     controller_user: str = "ones"  # whose credentials onesd signs orders with
     keep_days: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "days"})] = 90.0
     """For which what has ended is remembered."""
+    clusters: dict[str, str] = {}
+    """The clusters among which `onesctl where` chooses, this one included, by the names that
+    `sbatch -M` takes; each with HOST:PORT of its onesd, or of all of them, between commas."""
     slurm: SlurmConfig = SlurmConfig()
     daemon: DaemonConfig = DaemonConfig()
     standby: StandbyConfig = StandbyConfig()
@@ -228,6 +232,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def controllers(self) -> tuple[str, ...]:
         """HOST:PORT of all onesd, in the order in which they are tried."""
         return (self.controller, *self.standby.controllers)
+
+    @property
+    def cluster(self) -> str:
+        """The name of this cluster among `clusters`; empty where none is named."""
+        return next((n for n, at in self.clusters.items() if self.controller in at.split(",")), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +320,28 @@ def _check(loaded: Loaded) -> None:
             f"{loaded.file_of('controller')}: controller: '{config.controller}' is not HOST:PORT,"
             " such as ctl:7667"
         )
+    _check_clusters(config, loaded.file_of("clusters"))
     _check_standby(config, loaded.file_of("standby"))
     _check_doors(config.daemon, loaded.file_of("daemon"))
     _check_page(config.page, loaded.file_of("page"))
+
+
+def _check_clusters(config: Config, file: Path) -> None:
+    for name, addresses in config.clusters.items():
+        if not _CLUSTER.fullmatch(name):
+            raise ConfigError(
+                f"{file}: clusters: {name[:80]!r} is no name of a cluster, such as sbatch -M takes"
+            )
+        for address in addresses.split(","):
+            if not _is_address(address):
+                raise ConfigError(
+                    f"{file}: clusters.{name}: '{address}' is not HOST:PORT, such as ctl:7667"
+                )
+    if config.clusters and not config.cluster:
+        raise ConfigError(
+            f"{file}: clusters: none of them has the address of `controller`, {config.controller};"
+            " name this cluster, too"
+        )
 
 
 def _check_standby(config: Config, file: Path) -> None:

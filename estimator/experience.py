@@ -136,6 +136,19 @@ class Experience:
     def of_job(self, job: JobId) -> Records:
         return _kept(self._jobs, job, JOBS)
 
+    def of_one(self, family: str) -> Experience:
+        """What is known of one family and of all together; what it holds is this one's own."""
+        found = Experience()
+        if family in self._families:
+            found._families[family] = self._families[family]
+        found._restarts, found._live = self._restarts, self._live
+        found._factors, found._completion = self._factors, self._completion
+        found._factors_of, found._misses = self._factors_of, self._misses
+        found._types, found._points = self._types, self._points
+        found.regression = self.regression
+        found.declared, found.by_family = self.declared, self.by_family
+        return found
+
     def restart_cost(self, job: JobId, family: str | None, *, prior: Seconds) -> Seconds:
         """The median of the job's own last restarts, else its family's, else all, else the prior.
 

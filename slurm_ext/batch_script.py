@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from ones.slurm_ext.described import Described
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.usage import size_in
@@ -20,7 +23,18 @@ _SHORT = {
     "n": "ntasks",
     "c": "cpus-per-task",
     "t": "time",
+    "p": "partition",
+    "A": "account",
+    "q": "qos",
+    "C": "constraint",
+    "x": "exclude",
+    "w": "nodelist",
+    "a": "array",
+    "b": "begin",
+    "d": "dependency",
+    "H": "hold",
 }
+_NOT_NOW = ("begin", "dependency", "hold")  # options of a job that waits for more than GPUs
 _COUNT = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:[:,].*)?")
 _TIME = re.compile(
     r"(?:(?P<days>[0-9]{1,9})-(?P<a>[0-9]{1,9})(?::(?P<b>[0-9]{1,9})(?::(?P<c>[0-9]{1,9}))?)?"
@@ -46,6 +60,61 @@ class Asked:
 
 def read_script(file: Path) -> Asked:
     """What a script asks for. Raises ScriptError."""
+    return _asked(file, _options(file))
+
+
+def read_elastic(file: Path, more: Sequence[str] = ()) -> Described:
+    """The elastic job that sbatch would make of a script; `more` are options on its command line.
+
+    Raises ScriptError.
+    """
+    options = _options(file)
+    for word in _named(more):
+        name, _, given = word.partition("=")
+        options[name] = given, 0
+
+    def value(name: str) -> str:
+        return options.get(name, ("", 0))[0]
+
+    if "elastic" not in options:
+        raise ScriptError(f"{file}: no --elastic, and only where elastic jobs end can be told")
+    if "array" in options:
+        raise ScriptError(f"{file}: --array makes several jobs of it; ask about one")
+    if "nodelist" in options:
+        raise ScriptError(f"{file}: --elastic leaves the choice of nodes to onesd; no --nodelist")
+    if later := next((name for name in _NOT_NOW if name in options), ""):
+        raise ScriptError(f"{file}: with --{later} it would not begin now, of which it is asked")
+    asked = _asked(file, options)
+    nodes = _COUNT.fullmatch(value("nodes"))
+    try:
+        return msgspec.convert(
+            {
+                "sizes": value("elastic"),
+                "name": asked.name,
+                "account": value("account"),
+                "partition": value("partition"),
+                "qos": value("qos"),
+                "reservation": value("reservation"),
+                "features": value("constraint"),
+                "excluded": value("exclude"),
+                "gpus": value("gpus"),
+                "gpus_per_node": value("gpus-per-node"),
+                "gpus_per_task": value("gpus-per-task"),
+                "gres": value("gres"),
+                "nodes": int(nodes[1]) if nodes else 0,
+                "most_nodes": int(nodes[2] or 0) if nodes else 0,
+                "tasks": _count(file, options, "ntasks") or 0,
+                "tasks_per_node": _count(file, options, "ntasks-per-node") or 0,
+                "time_limit": asked.time_limit,
+            },
+            Described,
+        )
+    except msgspec.ValidationError as fault:
+        raise ScriptError(f"{file}: {str(fault).replace('$.', '')}") from None
+
+
+def _options(file: Path) -> dict[str, tuple[str, int]]:
+    """Name -> value and line. Raises ScriptError."""
     try:
         if not file.is_file():
             raise ScriptError(f"{file}: is no file; give a batch script or the number of a job")
@@ -62,7 +131,7 @@ def read_script(file: Path) -> Asked:
     for line, word in _words(file, text):
         name, _, value = word.partition("=")
         options[name] = value, line
-    return _asked(file, options)
+    return options
 
 
 def _words(file: Path, text: str) -> Iterator[tuple[int, str]]:
@@ -76,36 +145,36 @@ def _words(file: Path, text: str) -> Iterator[tuple[int, str]]:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as fault:
             raise ScriptError(f"{file}:{number}: {str(fault).lower()}") from None
-        waiting = ""
-        for word in words:
-            if waiting and not word.startswith("-"):
-                yield number, f"{waiting}={word}"
-                waiting = ""
-                continue
-            if waiting:
-                yield number, f"{waiting}="
+        for word in _named(words):
+            yield number, word
+
+
+def _named(words: Iterable[str]) -> Iterator[str]:
+    """Options as words, each as name=value."""
+    waiting = ""
+    for word in words:
+        if waiting and not word.startswith("-"):
+            yield f"{waiting}={word}"
             waiting = ""
-            if word.startswith("--"):
-                waiting = word[2:]
-            elif word.startswith("-") and len(word) > 1:
-                name = _SHORT.get(word[1], word[1])
-                waiting = f"{name}={word[2:].removeprefix('=')}" if word[2:] else name
-            if "=" in waiting:
-                yield number, waiting
-                waiting = ""
+            continue
         if waiting:
-            yield number, f"{waiting}="
+            yield f"{waiting}="
+        waiting = ""
+        if word.startswith("--"):
+            waiting = word[2:]
+        elif word.startswith("-") and len(word) > 1:
+            name = _SHORT.get(word[1], word[1])
+            waiting = f"{name}={word[2:].removeprefix('=')}" if word[2:] else name
+        if "=" in waiting:
+            yield waiting
+            waiting = ""
+    if waiting:
+        yield f"{waiting}="
 
 
 def _asked(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
     def count(name: str) -> int | None:
-        if name not in options:
-            return None
-        value, line = options[name]
-        match = _COUNT.fullmatch(value)
-        if match is None:
-            raise ScriptError(f"{file}:{line}: --{name}={value}: is no number")
-        return int(match[2] or match[1])
+        return _count(file, options, name)
 
     def gpus(name: str) -> int | None:
         if name not in options:
@@ -114,7 +183,7 @@ def _asked(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
         # --gpus takes [TYPE:]COUNT, --gres any resources of a node.
         found = gpus_in(value if name == "gres" else f"gpu:{value}")
         if not found and name != "gres":
-            raise ScriptError(f"{file}:{line}: --{name}={value}: is no number of GPUs")
+            raise ScriptError(f"{_at(file, line)}: --{name}={value}: is no number of GPUs")
         return found or None
 
     def memory(name: str) -> float | None:
@@ -123,7 +192,7 @@ def _asked(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
         value, line = options[name]
         mebibytes = float(value) if value.isdecimal() else size_in(value)
         if mebibytes is None:
-            raise ScriptError(f"{file}:{line}: --{name}={value}: is no amount of memory")
+            raise ScriptError(f"{_at(file, line)}: --{name}={value}: is no amount of memory")
         return mebibytes or None  # 0: all that the node has
 
     nodes, tasks = count("nodes"), count("ntasks")
@@ -153,6 +222,22 @@ def _asked(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
     )
 
 
+def _count(file: Path, options: Mapping[str, tuple[str, int]], name: str) -> int | None:
+    """The largest number that an option allows."""
+    if name not in options:
+        return None
+    value, line = options[name]
+    match = _COUNT.fullmatch(value)
+    if match is None:
+        raise ScriptError(f"{_at(file, line)}: --{name}={value}: is no number")
+    return int(match[2] or match[1])
+
+
+def _at(file: Path, line: int) -> str:
+    """Where an option stands; line 0 is the command line."""
+    return f"{file}:{line}" if line else "the command line"
+
+
 def _times(each: float | None, many: float | None) -> float | None:
     return None if each is None or many is None else each * many
 
@@ -166,7 +251,7 @@ def _time(file: Path, options: Mapping[str, tuple[str, int]]) -> float | None:
         return None
     match = _TIME.fullmatch(value)
     if match is None:
-        raise ScriptError(f"{file}:{line}: --time={value}: is no time; such as 1-12:00:00")
+        raise ScriptError(f"{_at(file, line)}: --time={value}: is no time; such as 1-12:00:00")
     if match["days"] is not None:
         parts = [int(match[name] or 0) for name in ("days", "a", "b", "c")]
         return float(((parts[0] * 24 + parts[1]) * 60 + parts[2]) * 60 + parts[3])

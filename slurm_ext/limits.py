@@ -62,6 +62,7 @@ class Partition:
 
     name: str
     state: str = "UP"
+    default: bool = False  # whether jobs that name none are in it
     accounts: Lists = (frozenset(), frozenset())
     qualities: Lists = (frozenset(), frozenset())
     least_nodes: int = 0

@@ -174,6 +174,7 @@ def partitions_in(text: str, faults: Faults) -> dict[str, Partition]:
         found[name] = Partition(
             name=name,
             state=words.get("State", "UP"),
+            default=words.get("Default") == "YES",
             accounts=(_named(words, "AllowAccounts"), _named(words, "DenyAccounts")),
             qualities=(_named(words, "AllowQos"), _named(words, "DenyQos")),
             least_nodes=_count(words.get("MinNodes", ""), f"{where}: MinNodes", faults) or 0,

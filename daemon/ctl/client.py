@@ -68,8 +68,21 @@ def ask(way: Way, method: str, path: str, body: object = None, *, timeout: float
     Raises Unreachable, NotAllowed or Refused, and ConfigError.
     """
     config = way.settings()
-    data = b"" if body is None else json.dumps(body).encode()
-    doors, faults = _doors(way, config), list[Unreachable]()
+    return _asked(config, _doors(way, config), (method, path, body), timeout)
+
+
+def ask_at(
+    config: Config, addresses: str, method: str, path: str, body: object, *, timeout: float
+) -> Any:
+    """The same of another cluster's onesd, by HOST:PORT; of several, to the one that acts."""
+    return _asked(config, [*addresses.split(",")], (method, path, body), timeout)
+
+
+def _asked(
+    config: Config, doors: list[Path | str], question: tuple[str, str, object], timeout: float
+) -> Any:
+    method, path, body = question
+    data, faults = b"" if body is None else json.dumps(body).encode(), list[Unreachable]()
     several, signatures = len(doors) > 1, signatures_of(config.auth_type)
     for door in doors:
         try:

@@ -25,6 +25,7 @@ LATER: Mapping[str, str] = {
     "replay": "Run the jobs of TRACE on a simulated cluster and a virtual clock.",
     "report": "What runs asked for and used.",
     "web": "A link to the page that onesd serves to browsers, which signs you in.",
+    "where": "In which cluster an elastic job would end first, were it submitted now.",
     "solve": "Solve scheduling problems in files with Gavel's policies.",
 }
 """Commands that are imported when they are called, with what `--help` says of each until then."""

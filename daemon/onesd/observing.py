@@ -18,6 +18,7 @@ from ones.slurm_ext.elastic import doubts, elastic_jobs, gpu_nodes, waiting_plai
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.holding import Holds
 from ones.slurm_ext.limited import Used, caps, stopped
+from ones.slurm_ext.limits import NO_LIMITS, SiteLimits
 from ones.slurm_ext.priority import Order
 from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
@@ -39,6 +40,7 @@ class Seen:
     caps: tuple[Cap, ...] = ()  # the site's limits on several of the jobs together
     stopped: frozenset[int] = frozenset()  # plain jobs that wait for one
     unlimited: tuple[str, ...] = ()  # what is not known of the site's limits
+    limits: SiteLimits = NO_LIMITS
 
 
 def counted_once(nodes: Sequence[Node], jobs: Sequence[Job]) -> tuple[Node, ...]:
@@ -134,6 +136,7 @@ class Observer:
             caps=together,
             stopped=frozenset(met),
             unlimited=(*unread, *limits.faults, *unknown),
+            limits=limits,
         )
 
     def _order(self) -> tuple[Order | None, str]:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -20,9 +21,11 @@ from ones.daemon.onesd.moves.under_way import MovesUnderWay
 from ones.daemon.onesd.observing import Observer, Seen
 from ones.daemon.onesd.outcome import NOTHING, Decision, Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
+from ones.daemon.onesd.present import Diary, Present
 from ones.daemon.onesd.steering import Steering
 from ones.daemon.wire import Report
 from ones.estimator.assess import assess
+from ones.estimator.experience import Experience
 from ones.policies.model import Job, JobId, Pairs, Problem, SharesGpus
 from ones.policies.moves import Move
 from ones.policies.pace import Ends
@@ -36,6 +39,7 @@ from ones.slurm_ext.shards import gpus_held
 from ones.slurm_ext.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+TELLS = 5.0  # seconds for which a round is waited for by who asks what is known
 ARRIVALS = 1200.0  # seconds over which the arrival rate is taken
 
 
@@ -62,6 +66,8 @@ class Rounds:
         self.published = Round(
             number=0, at=0.0, seconds=0.0, outcome="not yet run", snapshot=NOTHING
         )
+        self.present: Present | None = None  # what the last one went by
+        self._diary = Diary()
         self.trouble = ""  # what the last round failed on
         self._observer = observer
         self._books = books
@@ -100,7 +106,8 @@ class Rounds:
             problem = self._estimate(seen)
         # 3. Decide: who gets what, and which moves lead there. Pure, the guard included.
         with self._step("decide"):
-            decided = self._decide(problem, seen)
+            question, memory = self._question(problem, seen), self._policy.memory()
+            decided = self._decide(question, memory)
         # 4. Check: what may be begun now, and what has to wait.
         with self._step("check"):
             verdicts = self._check(decided, seen)
@@ -110,6 +117,29 @@ class Rounds:
         # 6. Record: for those who ask, and for the next round.
         with self._step("record"):
             self._record(decided, decisions, seen)
+        self.present = Present(
+            round=self.published.number,
+            question=question,
+            memory=memory,
+            config=self._policy.config,
+            snapshot=seen.snapshot,
+            limits=seen.limits,
+            order=seen.order,
+            lately=self._diary.take(question),
+        )
+
+    def told_of(self, family: str) -> Experience:
+        """What is known of jobs of this family, apart from what later rounds add to it.
+
+        It waits for a round that is under way, and holds the next one up for some milliseconds.
+        Raises TimeoutError where the round takes too long.
+        """
+        if not self._one.acquire(timeout=TELLS):
+            raise TimeoutError
+        try:
+            return deepcopy(self._books.reports.experience().of_one(family))
+        finally:
+            self._one.release()
 
     def tick(self) -> None:
         """Take the steps that are due of the moves under way."""
@@ -144,12 +174,12 @@ class Rounds:
         books.pairs.take(problem, seen.snapshot, now=seen.at)
         return replace(problem, caps=seen.caps)
 
-    def _decide(self, problem: Problem, seen: Seen) -> Answer:
+    def _question(self, problem: Problem, seen: Seen) -> Question:
         config, books, now = self._policy.config, self._books, seen.at
         gates = (
             books.stages.gates(seen.jobs, seen.snapshot, now=now) if self._steering.acts() else {}
         )
-        question = Question(
+        return Question(
             problem=problem,
             history=books.journal.history(now),
             limits=site.guard_limits(config.guard),
@@ -164,8 +194,10 @@ class Rounds:
             together=books.pairs.together(),
             moving=self._moves.jobs(),
         )
+
+    def _decide(self, question: Question, memory: object) -> Answer:
         rng = self._rng(self.published.number + 1)
-        decided = answer(question, self._policy.policy, self._policy.memory(), rng)
+        decided = answer(question, self._policy.policy, memory, rng)
         self._policy.remember(decided.memory)
         self._rigid = decided.rigid
         return decided

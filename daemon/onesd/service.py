@@ -15,10 +15,12 @@ from ones.daemon.onesd.observing import Observer
 from ones.daemon.onesd.operators import Operators
 from ones.daemon.onesd.outcome import Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
+from ones.daemon.onesd.present import Present
 from ones.daemon.onesd.round import Rounds
 from ones.daemon.onesd.steering import Steering
 from ones.daemon.onesd.terms import Term
 from ones.daemon.wire import Lease, NodeReport
+from ones.estimator.experience import Experience
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
@@ -76,6 +78,15 @@ class Service:
     def published(self) -> Round:
         """The last round that was finished."""
         return self._rounds.published
+
+    @property
+    def present(self) -> Present | None:
+        """What the last round went by; None before the first."""
+        return self._rounds.present
+
+    def told_of(self, family: str) -> Experience:
+        """What is known of jobs of this family; see Rounds."""
+        return self._rounds.told_of(family)
 
     @property
     def trouble(self) -> str:

@@ -136,6 +136,7 @@ def as_read(state: State) -> SiteLimits:
             each.name: Partition(
                 name=each.name,
                 state=each.state,
+                default=each.name == next(iter(state.partitions)),
                 most_nodes=each.max_nodes,
                 wall=each.max_time,
                 qos=each.qos,

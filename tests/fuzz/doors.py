@@ -327,6 +327,7 @@ TARGETS = (
             a_request("POST", "/v1/resume", b"{}"),
             a_request("POST", "/v1/page", b'{"digest": "' + b"0" * 64 + b'"}'),
             a_request("POST", "/v1/estimate", b'{"user": "nobody", "name": "train", "gpus": 4}'),
+            a_request("POST", "/v1/where", b'{"asks": {"sizes": "1-4", "name": "train"}}'),
             a_request("GET", "/v1/lease/3", Authorization="Munge 0", Ones_Node="n1"),
             a_request("POST", "/v1/agent", NODE, Authorization="Munge 0", Ones_Node="n1"),
         ),

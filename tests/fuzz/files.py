@@ -18,7 +18,7 @@ from ones.daemon.release import read_paths
 from ones.daemon.replay import gavel, inventory, profiles, traces
 from ones.daemon.replay.faults import TraceError
 from ones.policies.gavel import POLICIES
-from ones.slurm_ext.batch_script import ScriptError, read_script
+from ones.slurm_ext.batch_script import ScriptError, read_elastic, read_script
 
 SIMPLE = (
     b"submitted,name,user,gpus,duration_s,sizes,account,gpu_type,declared\n"
@@ -68,6 +68,7 @@ CONFIG = (
     b'controller = "ctl:7667"\nround = 30\npolicy = "ones"\nmode = "observe"\n'
     b'[daemon]\naddress = "0.0.0.0"\nallow = ["10.0.0.0/8"]\nmetrics = "127.0.0.1:9000"\n'
     b'[page]\naddress = "127.0.0.1:7668"\nurl = "https://ones.site"\n'
+    b'[clusters]\na = "ctl:7667"\nb = "c:1,d:2"\n'
     b"[gavel.prices]\nv100 = 1.5\n[agent]\n[staging]\n[estimator]\n"
 )
 SCRIPT = (
@@ -213,6 +214,13 @@ TARGETS = (
         seeds=(SCRIPT,),
         faults=(ScriptError,),
         words=(b"#SBATCH ", b"\n#SBATCH -", b"--gpus=", b"--mem=", b"'", b'"', b"\\", b"-t"),
+    ),
+    Target(
+        name="elastic-scripts",
+        feed=lambda data: in_file(data, "job.sh", read_elastic),
+        seeds=(SCRIPT, b"#!/bin/sh\n#SBATCH --elastic -G 4 -p a,b -x n[1-4] -C 'a|b' -N1-2\n"),
+        faults=(ScriptError,),
+        words=(b"#SBATCH ", b"--elastic=", b"--gpus=", b"--nodes=", b"--exclude=", b"-C", b"-n"),
     ),
     Target(
         name="solve",

@@ -23,9 +23,12 @@ from ones.daemon.onesd.books.needs import QUESTION
 from ones.daemon.onesd.doors.http import _LINK
 from ones.daemon.onesd.doors.orders import _CHOICE, _PAUSE, decoded
 from ones.daemon.onesd.doors.sessions import Sessions
+from ones.daemon.onesd.doors.where import QUESTION as WHERE
 from ones.daemon.onesd.page.server import _SIGN_IN
 from ones.daemon.web.readable import all_readable
 from ones.daemon.wire import HEARD, LEASE, NODE_REPORT, Lease, NodeReport, Received
+from ones.slurm_ext.described import NoSuchJob
+from ones.slurm_ext.elastic import elastic_jobs
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
 from ones.slurm_ext.runtime.live.agent_line import read_order
@@ -37,6 +40,7 @@ from ones.slurm_ext.runtime.live.link import (
     decode,
     read_join_file,
 )
+from ones.slurm_ext.snapshot import NodeRecord, Snapshot
 
 REPORT = (
     b'{"op":"report","job":7,"restarts":1,"samples":100,"epoch":1.5,"loss":NaN,"step_seconds":0.25,'
@@ -119,6 +123,23 @@ def _question(data: bytes) -> object:
     if not found:
         raise faults[0]
     return found
+
+
+def _described(data: bytes) -> object:
+    """What asks for a forecast, and what its job would be to a round."""
+    asked = decoded(data, WHERE)
+    if asked.asks is None:
+        return None
+    record = asked.asks.record(7, user="alice", now=0.0, partitions={})
+    nodes = {
+        name: NodeRecord(
+            name=name, states=frozenset(), gpu_type="v100", gpus=4, partitions=frozenset({"a"})
+        )
+        for name in ("n1", "n2")
+    }
+    found, ignored = elastic_jobs(Snapshot(taken=0.0, jobs={7: record}, nodes=nodes, switches={}))
+    must(len(found) + len(ignored) == 1, "a job that is neither planned for nor named")
+    return None
 
 
 def _sign_in(data: bytes) -> object:
@@ -233,6 +254,20 @@ TARGETS = (
         ),
         faults=(msgspec.DecodeError, ValueError),
         says_in_a_line=False,
+    ),
+    Target(
+        name="descriptions",
+        feed=_described,
+        seeds=(
+            b'{"asks":{"sizes":"1-8","name":"train","gpus":"v100:4","time_limit":3600}}',
+            b'{"asks":{"sizes":"2,4","gres":"gpu:2","nodes":2,"excluded":"n[1-2]"},"length":60}',
+            b'{"asks":{"gpus_per_task":"1","tasks":4,"tasks_per_node":2,"features":"a|b"}}',
+            b'{"job":7,"length":60.5,"spread":0.3}',
+        ),
+        faults=(msgspec.DecodeError, ValueError, NoSuchJob),
+        says_in_a_line=False,
+        words=(b'"asks":{', b'"gpus":"', b'"excluded":"', b'"nodes":65536', b'"partition":"'),
+        largest=8192,
     ),
     Target(
         name="sign-in",

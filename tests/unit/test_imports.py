@@ -49,7 +49,11 @@ ROOMS = {
     "agent": ("daemon.agent", "errors wire config"),
     "site": ("daemon.site", "policies estimator slurm config"),  # what that comes to in onesd
     # onesd, from the ground up: ground <- books <- moves <- observing <- round <- service <- doors.
-    "deciding": ("daemon.onesd.deciding", "policies estimator"),
+    "deciding": ("daemon.onesd.deciding daemon.onesd.forecasting", "policies estimator"),
+    "foreseeing": (
+        "daemon.onesd.foreseeing daemon.onesd.present",
+        "policies estimator errors records slurm config site deciding",
+    ),
     "outcome": ("daemon.onesd.outcome daemon.onesd.metrics", "policies records"),
     "audit": ("daemon.onesd.audit", "wire"),
     "process": ("daemon.onesd.events daemon.onesd.heartbeat", "records config outcome"),
@@ -73,12 +77,13 @@ ROOMS = {
     ),
     "round": (
         "daemon.onesd.round",
-        "policies estimator errors records slurm wire site deciding outcome steering books moves"
-        " observing",
+        "policies estimator errors records slurm wire site deciding foreseeing outcome steering"
+        " books moves observing",
     ),
     "service": (
         "daemon.onesd.service daemon.onesd.operators daemon.onesd.refresh",
-        "errors records slurm wire config outcome terms steering books moves observing round",
+        "estimator errors records slurm wire config foreseeing outcome terms steering books moves"
+        " observing round",
     ),
     "assembly": (
         "daemon.onesd.assembly",
@@ -86,7 +91,8 @@ ROOMS = {
     ),
     "doors": (
         "daemon.onesd.doors",
-        "policies errors records slurm wire times config outcome audit terms books service",
+        "policies estimator errors records slurm wire times config deciding foreseeing outcome"
+        " audit terms books service",
     ),
     "standby": (
         "daemon.onesd.standing_by",

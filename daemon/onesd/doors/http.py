@@ -24,7 +24,7 @@ from ones.daemon.credentials import CredentialError
 from ones.daemon.descriptors import for_visitors
 from ones.daemon.onesd.audit import Audit
 from ones.daemon.onesd.books import needs
-from ones.daemon.onesd.doors import connections, views
+from ones.daemon.onesd.doors import connections, views, where
 from ones.daemon.onesd.doors.askers import Askers, Peer, trusted
 from ones.daemon.onesd.doors.connections import Connections, address_of
 from ones.daemon.onesd.doors.failures import Failures, Handler
@@ -32,6 +32,7 @@ from ones.daemon.onesd.doors.listening import Listening
 from ones.daemon.onesd.doors.orders import Order, Orders, Source, decoded, only
 from ones.daemon.onesd.doors.sessions import Sessions
 from ones.daemon.onesd.doors.workers import Bodies, Workers
+from ones.daemon.onesd.foreseeing import Forecaster
 from ones.daemon.onesd.refresh import Refresher
 from ones.daemon.onesd.service import Service
 from ones.daemon.signatures import signatures_of
@@ -84,6 +85,8 @@ class Api:
         self._questions = Workers("questions", threads=4, waiting=64)
         self._orders = Workers("questions of administrators", threads=2, waiting=64)
         self._scrapes = Workers("questions of Prometheus", threads=1, waiting=8)
+        self._forecasts = Workers("forecasts", threads=1, waiting=4)
+        self._forecaster = Forecaster()
         self._metrics_apart: Listening | None = None
         self.audit = Audit()
         self.failures = Failures(self.audit)
@@ -137,6 +140,7 @@ class Api:
             web.get("/v1/nodes", view(lambda _peer, _: views.nodes(one))),
             web.get("/v1/plan", view(lambda peer, _: views.plan(one, only(peer)))),
             web.post("/v1/estimate", view(self._estimate)),
+            web.post("/v1/where", self._where),
             web.get("/v1/report/needs", view(lambda peer, _: views.report_needs(one, only(peer)))),
             web.get("/v1/sharing", view(lambda peer, _: views.sharing(one, only(peer)))),
             web.get("/v1/policy", view(lambda _peer, _: views.policy(one))),
@@ -160,8 +164,10 @@ class Api:
         if self._metrics_apart is not None:
             await self._metrics_apart.runner.cleanup()
         self.askers.close()
+        self._forecaster.close()
         for workers in (self._reports, self._questions, self._orders, self._scrapes):
             workers.close()
+        self._forecasts.close()
 
     async def _agent(self, request: web.Request) -> web.Response:
         async with self.askers.agent(request, AGENT_PURPOSE, most=MOST_REPORT) as question:
@@ -221,10 +227,13 @@ class Api:
 
         return answer
 
-    async def _ask(self, request: web.Request, view: View) -> web.Response:
-        """The answer to anybody's question; the view runs in a thread."""
+    async def _ask(
+        self, request: web.Request, view: View, workers: Workers | None = None
+    ) -> web.Response:
+        """The answer to anybody's question; the view runs in a thread, one of these `workers`."""
         async with self.askers.anybody(request) as question:
-            workers = self._orders if trusted(question.uid) else self._questions
+            if workers is None:
+                workers = self._orders if trusted(question.uid) else self._questions
 
             def work() -> bytes:
                 return msgspec.json.encode(view(self.askers.peer(question.uid), question.body))
@@ -247,6 +256,15 @@ class Api:
 
     def _estimate(self, peer: Peer, body: bytes) -> views.Json:
         return views.estimate(self._controller, decoded(body, needs.QUESTION), only(peer))
+
+    async def _where(self, request: web.Request) -> web.Response:
+        """A forecast: a few wait for the one process that makes them, the others are refused."""
+
+        def view(peer: Peer, body: bytes) -> views.Json:
+            asked = decoded(body, where.QUESTION)
+            return where.where(self._controller, self._forecaster.ask, peer, asked)
+
+        return await self._ask(request, view, self._forecasts)
 
     def _order(self, order: Order) -> Handler:
         async def carried_out(request: web.Request) -> web.Response:

@@ -60,7 +60,7 @@ def _round(last: Round) -> Json:
     }
 
 
-def _aged(controller: Service, **parts: Any) -> Json:
+def aged(controller: Service, **parts: Any) -> Json:
     """An answer from the last round, which says so where rounds have stopped."""
     last, now = controller.published, controller.clock()
     answer = _answer(**parts)
@@ -206,7 +206,7 @@ def jobs(controller: Service, only: str | None) -> Json:
                 "note": "; ".join(filter(None, (shares, note))),
             }
         )
-    return _aged(controller, jobs=listed)
+    return aged(controller, jobs=listed)
 
 
 def sharing(controller: Service, only: str | None) -> Json:
@@ -215,7 +215,7 @@ def sharing(controller: Service, only: str | None) -> Json:
     if only is not None:
         own = controller.books.lives.of_user(only)
     closed = controller.books.pairs.closed(controller.clock()) if only is None else {}
-    return _aged(
+    return aged(
         controller,
         allowed=controller.config.sharing.allow,
         pairs=controller.books.pairs.view(own),
@@ -232,7 +232,7 @@ def job(
 
     `refresh` reads the runs, where that is due, and says how old they are; None: not known.
     """
-    known = _visible(controller, number, only)
+    known = visible(controller, number, only)
     age = refresh(number)
     moves = controller.books.journal.of_job(number)
     starts = {
@@ -288,7 +288,7 @@ def job(
         for move in moves
         if move["outcome"] not in ("", "done")
     ]
-    answer = _aged(
+    answer = aged(
         controller,
         job={**asdict(known), "report": controller.books.reports.last(number)},
         course=controller.books.courses.of_job(number),
@@ -347,7 +347,8 @@ def _fills(controller: Service, number: int) -> list[Json]:
     return [{**asdict(fill), "words": fill.words()} for fill in fills]
 
 
-def _visible(controller: Service, number: int, only: str | None) -> KnownJob:
+def visible(controller: Service, number: int, only: str | None) -> KnownJob:
+    """A job that he who asks may see. Raises NotKnown."""
     known = controller.books.lives.job(number)
     # The same words for both cases: an answer must not tell whose jobs exist.
     if known is None or (only is not None and known.user != only):
@@ -388,7 +389,7 @@ def nodes(controller: Service) -> Json:
                 "note": controller.unusable(node),
             }
         )
-    return _aged(controller, nodes=listed)
+    return aged(controller, nodes=listed)
 
 
 def _idle(held: int, gpus: Sequence[GpuSample]) -> int:
@@ -401,7 +402,7 @@ def plan(controller: Service, only: str | None) -> Json:
     """What the last round decided for every job, and what became of it."""
     last = controller.published
     users = {job.id: job.user for job in last.jobs}
-    return _aged(
+    return aged(
         controller,
         round=_round(last),
         mode=controller.config.mode,
@@ -450,14 +451,14 @@ def report_needs(controller: Service, only: str | None) -> Json:
 
 def explain(controller: Service, number: int, only: str | None) -> Json:
     """Why a job has the size it has: the last decisions about it and the evidence behind them."""
-    known = _visible(controller, number, only)
+    known = visible(controller, number, only)
     last = controller.published
     found = [job for job in last.jobs if int(job.id) == number]
     lines = [f"job {number} ({known.name}): {known.state}, sizes {known.sizes}"]
     if not found:
         gone = "it is neither pending nor running now; its history: onesctl job"
         lines.append(gone if last.number else f"{NO_ROUND}: nothing can be said of it")
-        return _aged(controller, lines=lines, sizes=[])
+        return aged(controller, lines=lines, sizes=[])
     this = found[0]
     if this.fixed:
         lines.append(f"it is not moved: {this.fixed}")
@@ -482,12 +483,12 @@ def explain(controller: Service, number: int, only: str | None) -> Json:
         lines.append(staged)
     outlook = last.problem.outlooks.get(this.id) if last.problem else None
     if outlook is None or last.problem is None:
-        return _aged(controller, lines=lines, sizes=[])
+        return aged(controller, lines=lines, sizes=[])
     lines.append(
         f"believed: {_to_go(outlook, controller.books.reports.last(number))}, {_pace(outlook)};"
         f" {_costs(outlook, controller.config.estimator)}"
     )
-    return _aged(controller, lines=lines, sizes=_speeds(this, outlook, last.problem))
+    return aged(controller, lines=lines, sizes=_speeds(this, outlook, last.problem))
 
 
 def _to_go(outlook: Outlook, report: Json | None) -> str:
