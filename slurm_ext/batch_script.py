@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from ones.slurm_ext.described import Described
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.usage import size_in
@@ -34,8 +31,7 @@ _SHORT = {
     "d": "dependency",
     "H": "hold",
 }
-_NOT_NOW = ("begin", "dependency", "hold")  # options of a job that waits for more than GPUs
-_COUNT = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:[:,].*)?")
+COUNT = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:[:,].*)?")
 _TIME = re.compile(
     r"(?:(?P<days>[0-9]{1,9})-(?P<a>[0-9]{1,9})(?::(?P<b>[0-9]{1,9})(?::(?P<c>[0-9]{1,9}))?)?"
     r"|(?P<x>[0-9]{1,9})(?::(?P<y>[0-9]{1,9})(?::(?P<z>[0-9]{1,9}))?)?)"
@@ -60,60 +56,10 @@ class Asked:
 
 def read_script(file: Path) -> Asked:
     """What a script asks for. Raises ScriptError."""
-    return _asked(file, _options(file))
+    return asked_by(file, options_in(file))
 
 
-def read_elastic(file: Path, more: Sequence[str] = ()) -> Described:
-    """The elastic job that sbatch would make of a script; `more` are options on its command line.
-
-    Raises ScriptError.
-    """
-    options = _options(file)
-    for word in _named(more):
-        name, _, given = word.partition("=")
-        options[name] = given, 0
-
-    def value(name: str) -> str:
-        return options.get(name, ("", 0))[0]
-
-    if "elastic" not in options:
-        raise ScriptError(f"{file}: no --elastic, and only where elastic jobs end can be told")
-    if "array" in options:
-        raise ScriptError(f"{file}: --array makes several jobs of it; ask about one")
-    if "nodelist" in options:
-        raise ScriptError(f"{file}: --elastic leaves the choice of nodes to onesd; no --nodelist")
-    if later := next((name for name in _NOT_NOW if name in options), ""):
-        raise ScriptError(f"{file}: with --{later} it would not begin now, of which it is asked")
-    asked = _asked(file, options)
-    nodes = _COUNT.fullmatch(value("nodes"))
-    try:
-        return msgspec.convert(
-            {
-                "sizes": value("elastic"),
-                "name": asked.name,
-                "account": value("account"),
-                "partition": value("partition"),
-                "qos": value("qos"),
-                "reservation": value("reservation"),
-                "features": value("constraint"),
-                "excluded": value("exclude"),
-                "gpus": value("gpus"),
-                "gpus_per_node": value("gpus-per-node"),
-                "gpus_per_task": value("gpus-per-task"),
-                "gres": value("gres"),
-                "nodes": int(nodes[1]) if nodes else 0,
-                "most_nodes": int(nodes[2] or 0) if nodes else 0,
-                "tasks": _count(file, options, "ntasks") or 0,
-                "tasks_per_node": _count(file, options, "ntasks-per-node") or 0,
-                "time_limit": asked.time_limit,
-            },
-            Described,
-        )
-    except msgspec.ValidationError as fault:
-        raise ScriptError(f"{file}: {str(fault).replace('$.', '')}") from None
-
-
-def _options(file: Path) -> dict[str, tuple[str, int]]:
+def options_in(file: Path) -> dict[str, tuple[str, int]]:
     """Name -> value and line. Raises ScriptError."""
     try:
         if not file.is_file():
@@ -145,11 +91,11 @@ def _words(file: Path, text: str) -> Iterator[tuple[int, str]]:
             words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as fault:
             raise ScriptError(f"{file}:{number}: {str(fault).lower()}") from None
-        for word in _named(words):
+        for word in named(words):
             yield number, word
 
 
-def _named(words: Iterable[str]) -> Iterator[str]:
+def named(words: Iterable[str]) -> Iterator[str]:
     """Options as words, each as name=value."""
     waiting = ""
     for word in words:
@@ -172,9 +118,11 @@ def _named(words: Iterable[str]) -> Iterator[str]:
         yield f"{waiting}="
 
 
-def _asked(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
+def asked_by(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
+    """What these options ask for. Raises ScriptError."""
+
     def count(name: str) -> int | None:
-        return _count(file, options, name)
+        return count_of(file, options, name)
 
     def gpus(name: str) -> int | None:
         if name not in options:
@@ -222,12 +170,12 @@ def _asked(file: Path, options: Mapping[str, tuple[str, int]]) -> Asked:
     )
 
 
-def _count(file: Path, options: Mapping[str, tuple[str, int]], name: str) -> int | None:
+def count_of(file: Path, options: Mapping[str, tuple[str, int]], name: str) -> int | None:
     """The largest number that an option allows."""
     if name not in options:
         return None
     value, line = options[name]
-    match = _COUNT.fullmatch(value)
+    match = COUNT.fullmatch(value)
     if match is None:
         raise ScriptError(f"{_at(file, line)}: --{name}={value}: is no number")
     return int(match[2] or match[1])

@@ -19,7 +19,7 @@ from ones.daemon.ctl.completing import job_numbers
 from ones.daemon.ctl.listing import Listing, listing, print_json
 from ones.daemon.ctl.table import Column, Columns, cell
 from ones.daemon.times import duration, moment
-from ones.slurm_ext.batch_script import read_elastic
+from ones.slurm_ext.elastic_script import read_elastic
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.usage import seconds_in
 

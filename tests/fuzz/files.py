@@ -18,7 +18,8 @@ from ones.daemon.release import read_paths
 from ones.daemon.replay import gavel, inventory, profiles, traces
 from ones.daemon.replay.faults import TraceError
 from ones.policies.gavel import POLICIES
-from ones.slurm_ext.batch_script import ScriptError, read_elastic, read_script
+from ones.slurm_ext.batch_script import ScriptError, read_script
+from ones.slurm_ext.elastic_script import read_elastic
 
 SIMPLE = (
     b"submitted,name,user,gpus,duration_s,sizes,account,gpu_type,declared\n"

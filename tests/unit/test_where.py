@@ -28,8 +28,9 @@ from ones.daemon.onesd.doors.where import QUESTION, Question, where
 from ones.daemon.onesd.doors.workers import Busy
 from ones.daemon.onesd.forecasting import Forecast, Lately, Length
 from ones.daemon.onesd.foreseeing import Asked, Forecaster, Unforeseen, foresee
-from ones.slurm_ext.batch_script import ScriptError, read_elastic
+from ones.slurm_ext.batch_script import ScriptError
 from ones.slurm_ext.described import Described, described
+from ones.slurm_ext.elastic_script import read_elastic
 
 ALICE = Peer(uid=65534, name="alice", admin=False)
 FOUR = Described(sizes="1-8", name="train", gpus="4")
