@@ -4,10 +4,10 @@ usage: scripts/soak-live --sharded [--resizes N] [--seed S] [--shards N] [--json
 
 Runs on this machine, without Slurm: a base launcher, others that join it as satellites do, and
 SIGKILL for workers and for those others. With --shards the model has further copies where there
-are workers for them; each slice is kept a second time by a neighbour as well. Afterwards each
-sample of each epoch must be in exactly one step of those that count, all workers must have the same
-parameters, those of a run by one process, and nothing may be left over. Exits with 1 where that is
-not so.
+are workers for them; each slice is kept a second time by a neighbour as well. Afterwards each step
+that counts must have had the samples that it has in a run by one process, all workers must have the
+same parameters, those of that run, and nothing may be left over. Exits with 1 where that is not so,
+and shows each step with other samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,21 +110,27 @@ class Soak:
 
     def account(self, alone: dict[str, Any]) -> dict[str, Any]:
         """What was lost or repeated, and whether all came to the same end."""
-        counted, missing = Counter[tuple[int, int]](), 0
-        steps = counting(self.training.every_step())
-        begins = [*sorted(steps), SAMPLES * self.epochs]
-        gaps = sum(not 0 < end - begin <= BATCH for begin, end in pairwise(begins))
-        for same in steps.values():
-            # Who was killed after a step was committed could not write down its samples.
-            missing += same[0].workers - len(same)
-            counted.update((step.epoch, number) for step in same for number in step.numbers)
+        steps, wanted = (counting(self.training.every_step(name)) for name in ("seen", "whole"))
+        lost = repeated = unwritten = 0
+        for before in sorted({*steps, *wanted}):
+            same = steps.get(before, [])
+            due = Counter(number for step in wanted.get(before, ()) for number in step.numbers)
+            done = Counter(number for step in same for number in step.numbers)
+            missing = (due - done).total()
+            if same and len(same) < same[0].workers:
+                # Who was killed after a step was committed could not write down its samples.
+                unwritten += missing
+            else:
+                lost += missing
+            repeated += (done - due).total()
+            if missing or done - due:
+                print(f"step after {before}: {same}", file=sys.stderr)
         results = self.training.results()
-        whole = missing or len(counted) == SAMPLES * self.epochs
         return {
             "killed": self.killed,
-            "repeated": sum(count - 1 for count in counted.values()),
-            "lost": gaps + (0 if whole else SAMPLES * self.epochs - len(counted)),
-            "unwritten": missing,
+            "repeated": repeated,
+            "lost": lost,
+            "unwritten": unwritten,
             "equal": all(each["digest"] == results[0]["digest"] for each in results),
             "apart": apart(results[0]["digest"], alone["digest"]) if results else None,
             "left": left_over(self.training.folder),
