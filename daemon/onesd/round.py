@@ -16,12 +16,12 @@ from ones.daemon import site
 from ones.daemon.onesd.books.books import Books
 from ones.daemon.onesd.books.stages import ends
 from ones.daemon.onesd.deciding import Answer, Question, answer
+from ones.daemon.onesd.forecast.present import Diary, Present
 from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves.under_way import MovesUnderWay
 from ones.daemon.onesd.observing import Observer, Seen
 from ones.daemon.onesd.outcome import NOTHING, Decision, Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
-from ones.daemon.onesd.present import Diary, Present
 from ones.daemon.onesd.steering import Steering
 from ones.daemon.wire import Report
 from ones.estimator.assess import assess

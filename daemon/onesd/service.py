@@ -9,13 +9,13 @@ from typing import Any
 from ones.daemon.config import Config
 from ones.daemon.onesd.books.books import Books
 from ones.daemon.onesd.books.stages import in_use
+from ones.daemon.onesd.forecast.present import Present
 from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves.under_way import MovesUnderWay
 from ones.daemon.onesd.observing import Observer
 from ones.daemon.onesd.operators import Operators
 from ones.daemon.onesd.outcome import Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
-from ones.daemon.onesd.present import Present
 from ones.daemon.onesd.round import Rounds
 from ones.daemon.onesd.steering import Steering
 from ones.daemon.onesd.terms import Term

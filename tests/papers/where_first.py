@@ -31,7 +31,7 @@ from ones.daemon.onesd.assembly import Onesd, assemble
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.doors.askers import Peer
 from ones.daemon.onesd.doors.where import Question, where
-from ones.daemon.onesd.foreseeing import foresee
+from ones.daemon.onesd.forecast.process import foresee
 from ones.slurm_ext.described import Described
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.simulated.cluster import SimulatedCluster

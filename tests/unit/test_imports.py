@@ -49,9 +49,9 @@ ROOMS = {
     "agent": ("daemon.agent", "errors wire config"),
     "site": ("daemon.site", "policies estimator slurm config"),  # what that comes to in onesd
     # onesd, from the ground up: ground <- books <- moves <- observing <- round <- service <- doors.
-    "deciding": ("daemon.onesd.deciding daemon.onesd.forecasting", "policies estimator"),
+    "deciding": ("daemon.onesd.deciding daemon.onesd.forecast", "policies estimator"),
     "foreseeing": (
-        "daemon.onesd.foreseeing daemon.onesd.present",
+        "daemon.onesd.forecast.process daemon.onesd.forecast.present",
         "policies estimator errors records slurm config site deciding",
     ),
     "outcome": ("daemon.onesd.outcome daemon.onesd.metrics", "policies records"),

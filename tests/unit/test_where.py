@@ -26,8 +26,8 @@ from ones.daemon.onesd.doors.askers import Peer
 from ones.daemon.onesd.doors.http import Api
 from ones.daemon.onesd.doors.where import QUESTION, Question, where
 from ones.daemon.onesd.doors.workers import Busy
-from ones.daemon.onesd.forecasting import Forecast, Lately, Length
-from ones.daemon.onesd.foreseeing import Asked, Forecaster, Unforeseen, foresee
+from ones.daemon.onesd.forecast.model import Forecast, Lately, Length
+from ones.daemon.onesd.forecast.process import Asked, Forecaster, Unforeseen, foresee
 from ones.slurm_ext.batch_script import ScriptError
 from ones.slurm_ext.described import Described, described
 from ones.slurm_ext.elastic_script import read_elastic

@@ -32,7 +32,7 @@ from ones.daemon.onesd.doors.listening import Listening
 from ones.daemon.onesd.doors.orders import Order, Orders, Source, decoded, only
 from ones.daemon.onesd.doors.sessions import Sessions
 from ones.daemon.onesd.doors.workers import Bodies, Workers
-from ones.daemon.onesd.foreseeing import Forecaster
+from ones.daemon.onesd.forecast.process import Forecaster
 from ones.daemon.onesd.refresh import Refresher
 from ones.daemon.onesd.service import Service
 from ones.daemon.signatures import signatures_of

@@ -12,9 +12,9 @@ from ones.daemon.onesd.doors import views
 from ones.daemon.onesd.doors.askers import Peer
 from ones.daemon.onesd.doors.orders import only
 from ones.daemon.onesd.doors.workers import Busy
-from ones.daemon.onesd.forecasting import Forecast, Length, Newcomer
-from ones.daemon.onesd.foreseeing import Asked, Unforeseen
-from ones.daemon.onesd.present import Present
+from ones.daemon.onesd.forecast.model import Forecast, Length, Newcomer
+from ones.daemon.onesd.forecast.present import Present
+from ones.daemon.onesd.forecast.process import Asked, Unforeseen
 from ones.daemon.onesd.service import Service
 from ones.estimator.assess import family_of
 from ones.slurm_ext.described import Described, NoSuchJob, described

@@ -1,7 +1,8 @@
 """Forecasts in a process of their own, so that no round waits for one: one at a time, bounded.
 
-`python -m ones.daemon.onesd.foreseeing` is that process. It reads questions from its standard input
-and answers on its standard output, both as pickles of ours, and ends when nobody asks any more.
+`python -m ones.daemon.onesd.forecast.process` is that process. It reads questions from its standard
+input and answers on its standard output, both as pickles of ours, and ends when nobody asks any
+more.
 """
 
 from __future__ import annotations
@@ -24,14 +25,8 @@ import numpy as np
 from ones.daemon import site
 from ones.daemon.config import Config
 from ones.daemon.onesd.deciding import Question
-from ones.daemon.onesd.forecasting import (
-    Forecast,
-    Lately,
-    Length,
-    Newcomer,
-    forecast,
-    with_newcomer,
-)
+from ones.daemon.onesd.forecast.draws import forecast, with_newcomer
+from ones.daemon.onesd.forecast.model import Forecast, Lately, Length, Newcomer
 from ones.estimator.experience import Experience
 from ones.slurm_ext.errors import OnesError, in_a_line
 
@@ -222,6 +217,6 @@ def _answered(data: bytes) -> tuple[Forecast, Length] | str:
 
 if __name__ == "__main__":
     # Under its own name, because what is asked was pickled under that.
-    from ones.daemon.onesd import foreseeing
+    from ones.daemon.onesd.forecast import process
 
-    foreseeing.main()
+    process.main()

@@ -1,330 +1,35 @@
-"""What would become of one job, were it submitted now: the round's own decisions, rolled forward.
-
-The present jobs do what is left of their work at the speeds believed of them, others come as they
-have come lately, and the policy in force decides in between, as it will: whoever is long gets what
-those that come leave him, so that without them every forecast of a busy cluster is far too early.
-Like `deciding` it knows no clock, file, socket or Slurm; what it may spend is counted by whoever
-calls it.
-"""
+"""One rollout: the round's own decisions, and what comes of them, from round to round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, inf, isfinite, log
-from statistics import NormalDist, fmean, median
+from math import ceil, inf, isfinite
+from statistics import median
 
 import numpy as np
 
 from ones.daemon.onesd.deciding import Answer, Question, answer
-from ones.estimator.assess import ENOUGH, Knowledge, Priors, assess
-from ones.estimator.experience import Experience
-from ones.estimator.speed import SCALING, AssumedSpeed, LearntSpeed
-from ones.policies.forecast import seconds_left_as_requested, seconds_left_on
+from ones.daemon.onesd.forecast.model import Came, Forecast, Lately
+from ones.daemon.onesd.forecast.outlooks import advanced, from_its_beginning, worked_on
+from ones.policies.forecast import seconds_left_on
 from ones.policies.guard import HOUR, History
-from ones.policies.model import (
-    Floats,
-    Ints,
-    Job,
-    JobId,
-    Node,
-    Outlook,
-    Placement,
-    Policy,
-    Problem,
-    Seconds,
-    Segment,
-)
+from ones.policies.model import Job, JobId, Node, Outlook, Placement, Policy, Seconds
 from ones.policies.moves import Move
 from ones.policies.rigid import PlainJob
 from ones.policies.timetable import Request, Timetable
 
-DRAWS = 7  # the first as believed, the others with lengths drawn as wide as they are known
-QUANTILES = (
-    0.5,
-    0.85,
-    0.15,
-    0.7,
-    0.3,
-    0.95,
-    0.05,
-)  # of the job's own length, in each draw: alike everywhere
-GUESSED = 0.7  # standard deviation of ln(length) where nothing tells it
-MOST_ROUNDS = 2000  # of one draw
+MOST_ROUNDS = 2000  # of one rollout
 LONGEST_STEP = 40  # rounds that one stands for, while nothing happens
 DETAIL = 40  # of the time foreseen so far, a step is this part at least
 LEAST_WATCHED: Seconds = 1200.0  # that arrivals must have been watched before they count
 ENOUGH_ENDED = 3  # plain jobs that have ended, before it counts how much of their limit they took
 FARTHEST: Seconds = 90 * 86400.0
 TRANSIENT = (" under way", "it is completing", "it is configuring", "it has not yet said")
-LEAST = 1e-4  # of a job's progress, at either end
-STANDARD = NormalDist()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Newcomer:
-    """A job that is not there, or waits: what would become of it is the question."""
-
-    job: Job
-    length: Seconds | None = None  # at the size that it asks for; None: what is known here
-    spread: float | None = None  # standard deviation of ln(length); None: what is known here
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """An elastic job that came lately, with its outlook; or another one, with how long it took."""
-
-    job: Job | PlainJob
-    outlook: Outlook | None = None
-    seconds: Seconds | None = None  # None: it has not ended
-
-
-@dataclass(frozen=True, slots=True)
-class Lately:
-    """Who came since a time, in the order in which they came."""
-
-    since: Seconds
-    came: tuple[Came, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Length:
-    """How long a job takes at the size that it asks for, and what tells it."""
-
-    seconds: Seconds
-    spread: float  # standard deviation of its logarithm
-    told: str  # in words
-    guessed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What is foreseen of a job; times are seconds from the round that it begins with."""
-
-    start: Seconds | None = None  # None: it runs already, or no start is foreseen
-    end: Seconds | None = None  # None: no end is foreseen
-    gpus: int = 0  # at first
-    nodes: tuple[str, ...] = ()  # at first
-    resizes: int = 0
-    at_limit: bool = False  # whether it is its time limit that ends it
-    why: str = ""  # why no end is foreseen
-    ends: tuple[Seconds | None, ...] = ()  # one of each draw; `end` is their geometric mean
-
-
-def with_newcomer(
-    question: Question,
-    newcomer: Newcomer,
-    experience: Experience,
-    *,
-    lately: Lately,
-    priors: Priors,
-    knowledge: Knowledge,
-) -> tuple[Question, Length]:
-    """The round's question with the job among its jobs, and what is believed of its length."""
-    job, problem = newcomer.job, question.problem
-    known = problem.outlooks.get(job.id)
-    if known is None:
-        known = assess(
-            now=problem.now,
-            nodes=problem.nodes,
-            jobs=[job],
-            experience=experience,
-            round_seconds=problem.round_seconds,
-            priors=replace(priors, job_seconds=_typical(problem, lately, priors)),
-            knowledge=knowledge,
-        ).outlooks[job.id]
-    jobs = tuple(one for one in problem.jobs if one.id != job.id)
-    problem = replace(problem, jobs=(*jobs, job), outlooks={**problem.outlooks, job.id: known})
-    whole = seconds_left_as_requested(problem, job)
-    spread = _spread(known) if newcomer.spread is None else newcomer.spread
-    length = Length(whole, spread, *_basis(known))
-    if newcomer.length is not None and 0 < whole < inf:
-        length = Length(newcomer.length, spread, "as it was asked", guessed=False)
-        known = _scaled(known, newcomer.length / whole)
-        problem = replace(problem, outlooks={**problem.outlooks, job.id: known})
-    return replace(question, problem=problem), length
-
-
-def _basis(outlook: Outlook) -> tuple[str, bool]:
-    if outlook.guessed:
-        return "a guess: no job of its user and name has told", True
-    speed = "" if outlook.points else "; its speed is a guess"
-    return f"as jobs of its user and name took or declare{speed}", False
-
-
-def _typical(problem: Problem, lately: Lately, priors: Priors) -> Seconds:
-    """How long a job of which nothing is known lasts at its requested size: as those that came.
-
-    Not as those that are there: the long ones are there for longer.
-    """
-    known = [
-        _whole(problem, one.job, one.outlook)
-        for one in lately.came
-        if isinstance(one.job, Job)
-        and one.outlook is not None
-        and not one.outlook.guessed
-        and one.outlook.points
-    ]
-    finite = [seconds for seconds in known if 0 < seconds < inf]
-    return median(finite) if len(finite) >= ENOUGH else priors.job_seconds
-
-
-def _whole(problem: Problem, job: Job, outlook: Outlook) -> Seconds:
-    """From its beginning to its end at the size that it asks for."""
-    begun = _from_its_beginning(outlook)
-    return seconds_left_as_requested(replace(problem, outlooks={job.id: begun}), job)
-
-
-def forecast(
-    question: Question,
-    job: JobId,
-    policy: Policy,
-    memory: object,
-    *,
-    lately: Lately,
-    seed: Sequence[int],
-    generator: Callable[[Sequence[int]], np.random.Generator],
-    wake: Seconds | None = None,
-    spent: Callable[[], float] = lambda: 0.0,
-    most: float = inf,
-    draws: int = DRAWS,
-    spread: float = GUESSED,
-) -> Forecast:
-    """What becomes of the job among the others, over some draws of what nobody knows.
-
-    `lately`: who has come, of whom others are taken to come again. `spread`: standard deviation of
-    ln(length) of the job itself.
-    `wake`: from an event to the round for it; None: rounds wait for their time. `spent` counts what
-    this has cost, of which there is `most`: no draw is begun that would go beyond it.
-    """
-    found: Forecast | None = None
-    ends: list[Seconds | None] = []
-    starts: list[Seconds] = []
-    for draw in range(draws):
-        begun = spent()
-        rng = generator([*seed, draw])
-        drawn = (
-            question
-            if draw == 0
-            else _drawn(question, job, spread * STANDARD.inv_cdf(QUANTILES[draw]), rng)
-        )
-        course = _Course.of(drawn, job, policy, memory=memory, rng=rng, wake=wake)
-        course.expect(lately)
-        one = course.run(lambda: spent() > most)
-        if found is None:
-            found = one
-        elif course.cut:
-            break
-        ends.append(one.end)
-        starts += [] if one.start is None else [one.start]
-        if one.end is None or spent() + (spent() - begun) > most:
-            break
-    assert found is not None, "the first draw is always made"
-    known = [max(1.0, end) for end in ends if end is not None]
-    return replace(
-        found,
-        start=median(starts) if starts else None,
-        end=exp(fmean(log(end) for end in known)) if found.end is not None else None,
-        ends=tuple(ends),
-    )
-
-
-def _drawn(question: Question, which: JobId, own: float, rng: np.random.Generator) -> Question:
-    """The question with every job's length drawn; `own`: ln of how many times as long the job is,
-    which is the same wherever it is asked."""
-    problem, outlooks = question.problem, {}
-    for job in problem.jobs:
-        outlook = problem.outlooks.get(job.id)
-        if outlook is None:
-            continue
-        times = own if job.id == which else float(rng.standard_normal()) * _spread(outlook)
-        outlooks[job.id] = _scaled(outlook, exp(times))
-    return replace(question, problem=replace(problem, outlooks=outlooks))
-
-
-def _spread(outlook: Outlook) -> float:
-    """Standard deviation of ln(seconds to go), as far as the outlook tells it."""
-    total = outlook.alpha + outlook.beta
-    mean = outlook.alpha / total
-    length = GUESSED
-    if not outlook.guessed and outlook.processed > 0:
-        # What is left is (1 - p) / p of what is done.
-        deviation = (mean * (1.0 - mean) / (total + 1.0)) ** 0.5
-        length = min(GUESSED, deviation / max(mean * (1.0 - mean), LEAST))
-    elif not outlook.guessed:
-        length = min(GUESSED, 1.0 / max(outlook.alpha, 1.0) ** 0.5 * 0.3)
-    return float(min((length**2 + outlook.speed_error**2) ** 0.5, 1.0))
-
-
-def _scaled(outlook: Outlook, times: float) -> Outlook:
-    """So many times as much still to do."""
-    return replace(
-        outlook,
-        remaining=outlook.remaining * times,
-        segments=tuple(replace(one, samples=one.samples * times) for one in outlook.segments),
-    )
-
-
-def _advanced(outlook: Outlook, share: float) -> Outlook:
-    """That share of what is left has been done."""
-    done = outlook.remaining * share
-    processed, remaining = outlook.processed + done, max(outlook.remaining - done, 1e-9)
-    mean = min(max(processed / (processed + remaining), LEAST), 1.0 - LEAST)
-    strength = max(outlook.alpha + outlook.beta, 1.0 / min(mean, 1.0 - mean))
-    return replace(
-        outlook,
-        processed=processed,
-        remaining=remaining,
-        alpha=mean * strength,
-        beta=(1.0 - mean) * strength,
-        segments=_from(outlook.segments, share),
-    )
-
-
-def _from(segments: Sequence[Segment], share: float) -> tuple[Segment, ...]:
-    """What is left of them once that share of all their samples is done, from the front."""
-    gone = share * sum(one.samples for one in segments)
-    left = []
-    for one in segments:
-        done = min(gone, one.samples)
-        gone -= done
-        if one.samples > done:
-            left.append(replace(one, samples=one.samples - done))
-    return tuple(left) or tuple(segments[-1:])
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What is expected of a job of unknown speed once it has run: it scales as jobs do."""
-
-    sample_seconds: Seconds  # at the size that it asks for
-    requested: int
-    most: int  # GPUs beyond which nothing is promised, until it has run on more
-    factors: Mapping[str, float]
-
-    def step_seconds(self, gpu_type: str, nodes: Ints, gpus: Ints, global_batch: Floats) -> Floats:
-        size = np.minimum(np.asarray(gpus, dtype=np.float64), self.most) / self.requested
-        scale = self.sample_seconds * self.factors.get(gpu_type, 1.0)
-        seconds = scale * np.asarray(global_batch, dtype=np.float64) / size**SCALING
-        return np.asarray(seconds + 0.0 * np.asarray(nodes), dtype=np.float64)
-
-
-def _met(outlook: Outlook, gpus: int) -> Outlook:
-    """After some work on so many GPUs: as the estimator does, twice as many are thought of next."""
-    speed = outlook.speed
-    if isinstance(speed, AssumedSpeed):
-        most = max(2 * gpus, speed.requested)
-        shown = _Shown(speed.sample_seconds, speed.requested, most, speed.factors)
-        return replace(outlook, speed=shown, points=1)
-    if isinstance(speed, _Shown) and speed.most < 2 * gpus:
-        return replace(outlook, speed=replace(speed, most=2 * gpus))
-    if isinstance(speed, LearntSpeed) and speed.most < 2 * gpus:
-        return replace(outlook, speed=replace(speed, most=2 * gpus, _errors={}, _answers={}))
-    return outlook
 
 
 @dataclass(slots=True, kw_only=True)
-class _Course:
+class Rollout:
     """The cluster as it is foreseen, from round to round."""
 
     question: Question
@@ -364,9 +69,9 @@ class _Course:
         memory: object,
         rng: np.random.Generator,
         wake: Seconds | None,
-    ) -> _Course:
+    ) -> Rollout:
         problem = question.problem
-        course = cls(
+        rollout = cls(
             question=question,
             which=which,
             policy=policy,
@@ -384,10 +89,10 @@ class _Course:
         )
         for job in problem.jobs:
             if job.fixed.endswith(TRANSIENT[0]) and job.placement is not None:
-                course.pauses[job.id] = problem.outlooks[job.id].restart_cost
-        there = course.jobs[which].placement
-        course.start, course.first = (0.0, there) if there is not None else (None, None)
-        return course
+                rollout.pauses[job.id] = problem.outlooks[job.id].restart_cost
+        there = rollout.jobs[which].placement
+        rollout.start, rollout.first = (0.0, there) if there is not None else (None, None)
+        return rollout
 
     def expect(self, lately: Lately) -> None:
         """Others come as they have come lately: in that order, from any point on, and again."""
@@ -428,7 +133,7 @@ class _Course:
                 )
             elif one.outlook is not None:
                 self.jobs[id_] = _anew(one.job, id_, at)
-                self.outlooks[id_] = _from_its_beginning(one.outlook)
+                self.outlooks[id_] = from_its_beginning(one.outlook)
         return any_
 
     @property
@@ -602,9 +307,9 @@ class _Course:
             worked = passes - pause
             if worked > 0 and isfinite(self.left[id_]):
                 share = worked / self.left[id_]
-                self.outlooks[id_] = _advanced(self.outlooks[id_], min(share, 1.0 - 1e-9))
+                self.outlooks[id_] = advanced(self.outlooks[id_], min(share, 1.0 - 1e-9))
                 self.left[id_] -= worked
-                met = _met(self.outlooks[id_], job.placement.gpus)
+                met = worked_on(self.outlooks[id_], job.placement.gpus)
                 if met is not self.outlooks[id_]:
                     self.outlooks[id_] = met
                     self._foresee(id_)
@@ -705,13 +410,6 @@ def _anew(job: Job, id_: JobId, at: Seconds) -> Job:
         share=False,
         beside=None,
     )
-
-
-def _from_its_beginning(outlook: Outlook) -> Outlook:
-    whole = outlook.processed + outlook.remaining
-    begun = _scaled(outlook, whole / outlook.remaining)
-    strength = 1.0 / LEAST
-    return replace(begun, processed=0.0, alpha=LEAST * strength, beta=(1.0 - LEAST) * strength)
 
 
 def _settled(job: Job) -> Job:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ones.daemon.config import Config
 from ones.daemon.onesd.deciding import Question
-from ones.daemon.onesd.forecasting import Came, Lately
+from ones.daemon.onesd.forecast.model import Came, Lately
 from ones.policies.model import Job, JobId
 from ones.policies.rigid import PlainJob
 from ones.slurm_ext.described import Described, NoSuchJob, beside

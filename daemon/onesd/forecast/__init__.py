@@ -1,0 +1,1 @@
+"""What would become of one more job: the rounds to come, foreseen."""
