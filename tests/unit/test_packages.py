@@ -229,7 +229,7 @@ def test_debian_orders_a_release_behind_its_candidates() -> None:
         (("package", "--version", "one"), "'one' is not a version"),
         (("package", "--version"), "--version needs a value"),
         (("package", "--on", "potato"), "no packages are built for 'potato'"),
-        (("package", "--as", "tar"), "'tar' is neither deb nor rpm"),
+        (("package", "--as", "tar"), "'tar' is neither deb, rpm nor image"),
         (("package", "--of", "nowhere"), "there is no commit 'nowhere'"),
         (("test-install", "--on", "trixie,potato"), "there is no 'potato'"),
         (("release", "--publish"), "usage: scripts/release"),
