@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,16 @@ sed -i 's|^SlurmctldTimeout=.*|SlurmctldTimeout=5|' slurm.conf
 sed -i 's|,shard:8||; s|^GresTypes=.*|GresTypes=gpu|; s|,gres/shard||' slurm.conf
 sed -i '/shard/d' gres.conf
 """
+# What an operator does where slurmctld has forgotten a start and made it again: slurmd still had the
+# first, so that Slurm took the node out of service, and holds the job.
+REPAIR = """
+[[ $(squeue -h -j "$1" -O Reason:60) == *"launch failed"* ]] || exit 0
+for node in $(sinfo -h -N -t drain -o %N); do
+    scontrol show node "$node" | grep -q 'Reason=Duplicate jobid' || continue
+    scontrol update nodename="$node" state=resume
+done
+scontrol release "$1" && echo repaired
+"""
 # Just behind a requeue that slurmctld may not have saved yet.
 KILL_AFTER_REQUEUE = """
 restarts() { squeue -h -t all -j "$1" -O RestartCnt; }
@@ -42,6 +52,7 @@ class Backed:
     def __init__(self, onesd: Steering) -> None:
         self.onesd = onesd
         self.cluster = onesd.cluster
+        self.repaired = 0
 
     def configure(self) -> None:
         """Two slurmctld that share their state, and a heartbeat that both see."""
@@ -73,6 +84,17 @@ class Backed:
     def kill_after_requeue(self, job: int, *, seconds: float) -> None:
         """SIGKILL of the primary so long after the job has been requeued, whoever waits for it."""
         self.cluster.run("ctl", ["bash", "-c", KILL_AFTER_REQUEUE, "-", str(job), str(seconds)])
+
+    def wait_for_the_job(self, job: int, states: Sequence[str], *, within: float) -> None:
+        """Until it is in one of the states, with an operator at hand."""
+
+        def there() -> bool:
+            said = self.cluster.run("ctl", ["bash", "-c", REPAIR, "-", str(job)], check=False)
+            self.repaired += "repaired" in said.stdout
+            return self.onesd.state(job) in states
+
+        what = f"job {job} {'/'.join(states)}"
+        self.cluster.eventually(there, within=LOADED * within, what=what)
 
     def wait_for_backup(self) -> None:
         """Until the backup answers."""

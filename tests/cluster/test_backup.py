@@ -29,14 +29,17 @@ def test_a_move_goes_on_whatever_the_backup_slurmctld_has_forgotten_of_it(pair: 
         pair.wait_for_backup()
         other = pair.onesd.submit("bob", "--elastic=1", "--gpus=1", "--wrap=sleep 2")
         pair.onesd.wait(other, ["COMPLETED"], within=90)
-        pair.onesd.wait(job, ["RUNNING"], within=90)
+        pair.wait_for_the_job(job, ["RUNNING"], within=90)
         pair.start_primary()
-    pair.onesd.wait(job, ["COMPLETED"], within=400)
+    pair.wait_for_the_job(job, ["COMPLETED"], within=400)
     assert pair.onesd.result("alice", job)["samples"] == SAMPLES
     pair.cluster.eventually(
         lambda: pair.asked(OPEN.format(job)) == [[0]], within=LOADED * 20, what="its moves' ends"
     )
     moves = pair.asked(MOVES.format(job))
     done = [kind for kind, outcome in moves if outcome == "done"]
-    # Each resize is one restart: none was made twice, none is missing.
-    assert int(pair.onesd.slurm(job, "RestartCnt")) == len(done) >= 3, moves
+    # Each resize is one restart: none was made twice, none is missing. Where Slurm itself failed a
+    # start that it had forgotten, that is another one, and so is the resize that it ended.
+    restarts = int(pair.onesd.slurm(job, "RestartCnt"))
+    assert len(done) <= restarts <= len(done) + 2 * pair.repaired, moves
+    assert len(done) >= 3, moves
