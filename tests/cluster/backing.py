@@ -26,8 +26,8 @@ sed -i 's|^SlurmctldTimeout=.*|SlurmctldTimeout=5|' slurm.conf
 sed -i 's|,shard:8||; s|^GresTypes=.*|GresTypes=gpu|; s|,gres/shard||' slurm.conf
 sed -i '/shard/d' gres.conf
 """
-# What an operator does where slurmctld has forgotten a start and made it again: slurmd still had the
-# first, so that Slurm took the node out of service, and holds the job.
+# What an operator does where slurmctld has forgotten a start and made it again: slurmd still had
+# the first, so that Slurm took the node out of service, and holds the job.
 REPAIR = """
 [[ $(squeue -h -j "$1" -O Reason:60) == *"launch failed"* ]] || exit 0
 for node in $(sinfo -h -N -t drain -o %N); do
