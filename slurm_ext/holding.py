@@ -109,6 +109,14 @@ def held_for_onesd(job: Waits, known: Known) -> bool:
     return lost and word in _LIKE_OURS
 
 
+def held_like_ours(job: Waits) -> bool:
+    """Whether the job is held as at its submission or as we do it, for all that Slurm says."""
+    word = _word(job.reason)
+    if word == BY_OWNER:
+        return job.restarts == 0 and job.held_at_submission
+    return word in _LIKE_OURS
+
+
 def held_by_slurm(reason: str) -> bool:
     """Whether Slurm itself holds the job, because its reservation is over."""
     return _RESERVATION_OVER.fullmatch(_word(reason)) is not None

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, replace
 
 from ones.slurm_ext.commands import Commands
+from ones.slurm_ext.elastic import waits_of
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
-from ones.slurm_ext.holding import BY_OWNER, REQUEUED, Hold, Waits
+from ones.slurm_ext.holding import Hold, Waits, held_like_ours
 from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.moves import MoveLimits, MoveRecord, Step
@@ -22,7 +23,6 @@ from ones.slurm_ext.snapshot import ENDED, JobRecord
 UNSAVED = 60.0  # seconds before its last answer that slurmctld may not have saved: 5, and the disk
 SETTLING = 60.0  # seconds in which what Slurm says of jobs is compared with what was done to them
 _SINCE = re.compile(r"^Data since .*\(([0-9]{1,19})\)", re.MULTILINE)
-_LIKE_OURS = frozenset({"jobheldadmin", REQUEUED})
 _STOPPED: frozenset[Step] = frozenset(
     {"stopped", "shaping", "shaped", "releasing", "starting", "withdrawing"}
 )
@@ -49,14 +49,6 @@ class Lapse:
         if hold.let_go is None or not self.undoes(hold.let_go) or not hold.counts(job.restarts):
             return False
         return held_like_ours(job)
-
-
-def held_like_ours(job: Waits) -> bool:
-    """Whether the job is held as at its submission or as we do it, for all that Slurm says."""
-    word = job.reason.replace("_", " ").lower()
-    if word == BY_OWNER:
-        return job.restarts == 0 and job.held_at_submission
-    return word in _LIKE_OURS
 
 
 def started(commands: Commands) -> str:
@@ -95,7 +87,7 @@ def put_back(
         return move
     if following and move.step not in _STOPPED and (move.step != "stopping" or job.held):
         return move
-    if job.held and not held_like_ours(_waits(job)):
+    if job.held and not held_like_ours(waits_of(job, Mark.parse(job.admin_comment))):
         return move
     if not job.held and move.step in _RELEASED and _pinned(move, job):
         return move  # its release was saved
@@ -108,12 +100,6 @@ def put_back(
         deadline=now + limits.start_timeout,
         holds=following or job.held,
     )
-
-
-def _waits(job: JobRecord) -> Waits:
-    mark = Mark.parse(job.admin_comment)
-    held = mark is None or mark.held
-    return Waits(reason=job.reason, restarts=job.restarts, held_at_submission=held)
 
 
 def _pinned(move: MoveRecord, job: JobRecord) -> bool:
