@@ -69,6 +69,14 @@ class AtWork:
     def submit(self, count: int = 4, user: str = "alice", **options: Any) -> int:
         return self.world.submit(user, wants=gpus(count), **({"elastic": "1-8"} | options))
 
+    def running(self, **options: Any) -> int:
+        """A job that has been at work for a while."""
+        job = self.submit(**options)
+        self.live(60, until=lambda: self.job(job).state == "RUNNING")
+        self.live(20)
+        assert self.job(job).state == "RUNNING"
+        return job
+
     def job(self, number: int) -> Job:
         return self.world.job(number)
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from ones.slurm_ext.simulated.settings import NodeSpec, Settings, Site
-from ones.slurm_ext.simulated.world import World
+from ones.slurm_ext.simulated.world import World, gpus
 
 NODES = tuple(NodeSpec(name=f"n{number}", shards_per_gpu=2) for number in range(1, 5))
 USERS = {"alice": "vision", "bob": "vision", "carol": "language"}
@@ -22,3 +22,11 @@ def a_world(site: dict[str, Any] | None = None, *, seed: int = 1, **settings: An
     )
     world.new_jobs_are_held(lambda: True)
     return world
+
+
+def running(world: World, user: str = "alice", **options: object) -> int:
+    """A job of theirs that Slurm has just started."""
+    number = world.submit(user, **{"wants": gpus(2), **options})
+    world.step(3)
+    assert world.job(number).state == "RUNNING"
+    return number

@@ -26,14 +26,6 @@ def at_work() -> AtWork:
     return AtWork(a_world(missed_after=(900.0, 900.0)))
 
 
-def running(onesd: AtWork, **options: object) -> int:
-    job = onesd.submit(**options)
-    onesd.live(60, until=lambda: onesd.job(job).state == "RUNNING")
-    onesd.live(20)
-    assert onesd.job(job).state == "RUNNING"
-    return job
-
-
 def backup(onesd: AtWork, saved: Saved, *, after: int = 5) -> None:
     """slurmctld is killed, and so many seconds later its backup has what was saved."""
     onesd.world.stop_slurmctld()
@@ -71,7 +63,7 @@ def test_a_start_under_way_that_slurm_has_forgotten_is_gone_on_with() -> None:
 @pytest.mark.parametrize("step", ["stopped", "starting", ""])
 def test_a_stop_that_slurm_has_forgotten_is_made_again_and_the_move_goes_on(step: str) -> None:
     onesd = at_work()
-    job = running(onesd, count=2)
+    job = onesd.running(count=2)
     resize(onesd, job, 4)
     onesd.live(60, until=lambda: onesd.step_of(job) == "asked")
     saved = replace_run(onesd, job)
@@ -93,7 +85,7 @@ def replace_run(onesd: AtWork, job: int) -> Saved:
 
 def test_a_release_of_the_last_seconds_is_ours_to_repeat_and_no_other() -> None:
     onesd = at_work()
-    job = running(onesd)
+    job = onesd.running()
     onesd.preempt(job)
     onesd.live(60, until=lambda: onesd.job(job).held)
     saved = onesd.world.save_state()
@@ -125,7 +117,7 @@ def test_a_release_by_ones_release_that_slurm_has_forgotten_is_repeated_by_onesd
 def test_who_holds_a_job_later_than_that_holds_it_himself() -> None:
     onesd = at_work()
     job = onesd.submit()
-    other = running(onesd, count=4, user="bob")
+    other = onesd.running(count=4, user="bob")
     onesd.live(60, until=lambda: onesd.world.runs(job))
     onesd.live(200)
     onesd.world.by("root").requeuehold(job)
@@ -138,7 +130,7 @@ def test_who_holds_a_job_later_than_that_holds_it_himself() -> None:
 
 def test_a_job_with_fewer_restarts_than_before_is_no_other_job() -> None:
     onesd = at_work()
-    job = running(onesd)
+    job = onesd.running()
     saved = onesd.world.save_state()
     onesd.world.by("alice").requeue(job)
     onesd.live(30)
@@ -152,7 +144,7 @@ def test_a_job_with_fewer_restarts_than_before_is_no_other_job() -> None:
 def test_a_job_that_got_the_number_of_a_lost_one_is_another_job() -> None:
     onesd = at_work()
     saved = onesd.world.save_state()
-    lost = running(onesd, count=4)
+    lost = onesd.running(count=4)
     backup(onesd, saved)
     again = onesd.submit(2)
     assert again == lost

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from simulated_world import a_world
+from simulated_world import a_world, running
 
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.simulated.job import Wants
 from ones.slurm_ext.simulated.submission import SatelliteOf
-from ones.slurm_ext.simulated.world import World, gpus
+from ones.slurm_ext.simulated.world import gpus
 from ones.slurm_ext.staging import stages
-
-
-def running(world: World, user: str = "alice", **options: object) -> int:
-    number = world.submit(user, **{"wants": gpus(2), **options})
-    world.step(3)
-    assert world.job(number).state == "RUNNING"
-    return number
 
 
 def test_an_elastic_job_is_marked_and_held_for_onesd_while_the_heartbeat_says_so() -> None:

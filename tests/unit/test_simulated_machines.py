@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from simulated_world import a_world
+from simulated_world import a_world, running
 
 from ones.slurm_ext.errors import SlurmUnreachable
 from ones.slurm_ext.simulated.cluster import SimulatedCluster
 from ones.slurm_ext.simulated.job import Wants
-from ones.slurm_ext.simulated.world import World, gpus
+from ones.slurm_ext.simulated.world import gpus
 
 TWO_NODES = Wants(nodes=(2, 2), tres_per_node="gres/gpu:2")
-
-
-def running(world: World, **options: object) -> int:
-    number = world.submit("alice", **{"wants": gpus(2), **options})
-    world.step(3)
-    return number
 
 
 def test_a_lost_node_is_noticed_late_and_its_job_requeued_for_two_minutes_later() -> None:
@@ -89,7 +83,8 @@ def test_a_node_that_was_rebooted_has_lost_its_jobs() -> None:
 def test_a_job_that_could_not_be_launched_is_held_by_slurm() -> None:
     world = a_world()
     world.spoil_launch("n1")
-    number = running(world)
+    number = world.submit("alice", wants=gpus(2))
+    world.step(3)
     world.step(3)
     job = world.job(number)
     assert (job.state, job.held_by, job.reason) == (

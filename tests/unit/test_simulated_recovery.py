@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from simulated_world import a_world
+from simulated_world import a_world, running
 
 from ones.slurm_ext.simulated.world import World, gpus
-
-
-def running(world: World, **options: object) -> int:
-    number = world.submit("bob", **{"wants": gpus(2), **options})
-    world.step(3)
-    assert world.job(number).state == "RUNNING"
-    return number
 
 
 def go_back(world: World, saved: object) -> None:
@@ -24,13 +17,13 @@ def test_jobs_submitted_since_are_gone_and_their_numbers_given_again() -> None:
     world = a_world()
     told = []
     world.state.listener = lambda what, job: told.append((what, job.id))
-    kept = running(world)
+    kept = running(world, user="bob")
     saved = world.save_state()
-    lost = running(world)
+    lost = running(world, user="bob")
     go_back(world, saved)
     assert set(world.snapshot().jobs) == {kept}
     assert told[-2:] == [("stopped", lost), ("forgotten", lost)]
-    assert running(world) == lost
+    assert running(world, user="bob") == lost
 
 
 def test_a_job_started_since_waits_as_before_and_its_processes_are_killed() -> None:
@@ -49,7 +42,7 @@ def test_a_job_started_since_waits_as_before_and_its_processes_are_killed() -> N
 
 def test_a_job_stopped_since_is_taken_for_running_until_its_node_says_otherwise() -> None:
     world = a_world(missed_after=(60.0, 60.0))
-    number = running(world)
+    number = running(world, user="bob")
     saved = world.save_state()
     world.by("ones").requeuehold(number)
     world.step(5)
@@ -67,7 +60,7 @@ def test_a_job_stopped_since_is_taken_for_running_until_its_node_says_otherwise(
 
 def test_what_ran_all_the_while_runs_on_with_what_was_said_of_it_forgotten() -> None:
     world = a_world()
-    number = running(world, seconds=60.0)
+    number = running(world, user="bob", seconds=60.0)
     saved = world.save_state()
     world.by("bob").update(number, {"Comment": "later"})
     world.step(3)
@@ -80,7 +73,7 @@ def test_what_ran_all_the_while_runs_on_with_what_was_said_of_it_forgotten() -> 
 
 def test_a_job_that_was_leaving_its_node_leaves_it_once_more() -> None:
     world = a_world(completing=(2.0, 2.0))
-    number = running(world)
+    number = running(world, user="bob")
     world.by("bob").cancel(number)
     saved = world.save_state()
     assert world.job(number).flags

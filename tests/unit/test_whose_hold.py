@@ -61,14 +61,6 @@ def crowd(at_work: AtWork) -> list[int]:
     return found
 
 
-def running(at_work: AtWork, **options: Any) -> int:
-    job = at_work.submit(**options)
-    at_work.live(60, until=lambda: at_work.job(job).state == "RUNNING")
-    at_work.live(20)
-    assert at_work.job(job).state == "RUNNING"
-    return job
-
-
 def starting(at_work: AtWork) -> int:
     """A job that onesd has released onto a node and that does not start there."""
     crowd(at_work)
@@ -137,7 +129,7 @@ def test_a_clock_that_was_wrong_for_a_while_makes_no_job_another() -> None:
 
 def test_a_hold_of_ours_is_found_again_by_a_new_database_whose_clock_is_behind() -> None:
     at_work = AtWork()
-    job = running(at_work)
+    job = at_work.running()
     at_work.world.by("root").requeue(job)
     at_work.world.step(5)
     at_work.world.by("ones").hold(job)
@@ -149,7 +141,7 @@ def test_a_hold_of_ours_is_found_again_by_a_new_database_whose_clock_is_behind()
 
 def test_a_users_requeuehold_is_his_though_the_clock_was_wrong_as_the_database_was_made() -> None:
     at_work = AtWork()
-    job = running(at_work)
+    job = at_work.running()
     at_work.reborn(forgetful=True)
     at_work.live(30)
     at_work.store.set_fact("holds_since", at_work.world.now + 700.0)
@@ -160,7 +152,7 @@ def test_a_users_requeuehold_is_his_though_the_clock_was_wrong_as_the_database_w
 
 def test_who_holds_a_job_is_written_down_where_an_earlier_database_was_lost() -> None:
     at_work = AtWork()
-    job = running(at_work)
+    job = at_work.running()
     at_work.world.by("alice").requeuehold(job)
     at_work.world.step(200)
     at_work.world.by("alice").release(job)
@@ -228,7 +220,7 @@ def test_a_hold_that_strikes_after_nobody_answered_it_is_known_for_ours(command:
         at_work.door.judge = lambda _call: PASS
         end_all_of(at_work, "bob")
     else:
-        job = running(at_work)
+        job = at_work.running()
         at_work.door.judge = Nth("requeue_hold", Late(550.0, waited=20.0), times=1000)
         at_work.preempt(job)
         gave_up = "failed: Slurm did not requeue the job"
@@ -242,7 +234,7 @@ def test_a_hold_that_strikes_after_nobody_answered_it_is_known_for_ours(command:
 
 def test_a_number_that_is_used_again_is_another_job() -> None:
     at_work = AtWork(a_world(first_id=7, last_id=7))
-    first = running(at_work)
+    first = at_work.running()
     at_work.world.finish(first)
     at_work.live(400, until=lambda: first not in at_work.world.state.jobs)
     again = at_work.submit()
@@ -256,7 +248,7 @@ def test_a_number_that_is_used_again_is_another_job() -> None:
 
 def test_a_number_that_was_used_again_while_onesd_was_away_is_another_job() -> None:
     at_work = AtWork(a_world(first_id=7, last_id=7))
-    first = running(at_work)
+    first = at_work.running()
     at_work.world.finish(first)
     at_work.alone(400)
     assert at_work.submit() == first
@@ -267,7 +259,7 @@ def test_a_number_that_was_used_again_while_onesd_was_away_is_another_job() -> N
 
 def test_a_job_that_had_ended_and_is_requeued_is_alive_again() -> None:
     at_work = AtWork()
-    job = running(at_work)
+    job = at_work.running()
     at_work.world.finish(job, 1)
     at_work.live(30)
     at_work.world.by("alice").requeue(job)
@@ -296,7 +288,7 @@ def test_an_answer_without_jobs_concludes_nothing(many: int) -> None:
 
 def test_a_missing_job_that_can_not_be_read_stops_no_round_and_is_not_over() -> None:
     at_work = AtWork()
-    odd = running(at_work)
+    odd = at_work.running()
     gone = Altered(
         lambda seen: replace(seen, jobs={key: job for key, job in seen.jobs.items() if key != odd})
     )
@@ -394,7 +386,7 @@ def test_an_administrators_hold_after_a_lost_node_is_his() -> None:
     at_work = AtWork(admission="slurm")
     at_work.world.new_jobs_are_held(lambda: False)
     at_work.live(2)
-    job = running(at_work)
+    job = at_work.running()
     at_work.world.take_down(at_work.job(job).nodes[0])
     at_work.world.step(3)
     at_work.world.by(ADMIN).hold(job)
@@ -406,7 +398,7 @@ def test_a_users_requeuehold_is_his() -> None:
     at_work = AtWork(admission="slurm")
     at_work.world.new_jobs_are_held(lambda: False)
     at_work.live(2)
-    job = running(at_work)
+    job = at_work.running()
     at_work.world.by("alice").requeuehold(job)
     at_work.live(300)
     assert at_work.job(job).held_by == "user"
@@ -414,7 +406,7 @@ def test_a_users_requeuehold_is_his() -> None:
 
 def test_a_requeued_and_held_job_is_ours_where_the_database_was_lost() -> None:
     at_work = AtWork()
-    job = running(at_work)
+    job = at_work.running()
     at_work.world.by("ones").requeuehold(job)
     at_work.world.step(5)
     at_work.reborn(forgetful=True)
