@@ -235,6 +235,11 @@ def _of_plain(job: PlainJob, nodes: Sequence[Node], known: Request | None) -> Re
     if known is not None and known.whole is None:
         same = known.place == job.place and known.began == job.started
         return known if same else replace(known, place=job.place, began=job.started)
+    return request_of(job, nodes)
+
+
+def request_of(job: PlainJob, nodes: Sequence[Node]) -> Request:
+    """What a plain job asks of a timetable of these nodes."""
     return Request(
         id=job.id,
         place=job.place,

@@ -134,6 +134,15 @@ def waits_of(job: JobRecord, mark: Mark | None) -> Waits:
     )
 
 
+def ranked(job: Job, record: JobRecord, order: Order) -> Job:
+    """The job with the priority and the tier that it has in Slurm's order."""
+    priority = order.priority(record, requested=job.requested, waited=job.waited)
+    priority, tier = priority or 0, order.tier(record)
+    if (job.priority, job.tier) == (priority, tier):
+        return job
+    return replace(job, priority=priority, tier=tier)
+
+
 def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
     """All GPU nodes; `taken` is what others hold than these jobs, which elastic_jobs returned."""
     running = [snapshot.jobs[int(job.id)] for job in jobs if job.placement]

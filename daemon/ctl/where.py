@@ -191,8 +191,8 @@ class _Asker:
             # The job is here, and only here is known what it asks for.
             mine = self._one(self._own, {**question, "job": job})
             question = {**question, "asks": mine.answer["asks"]}
-            told, others = [mine] if self._own in others else [], []
-            others = [name for name in self._clusters if name != self._own]
+            told = [mine] if self._own in others else []
+            others = [name for name in others if name != self._own]
         told += self._all(dict.fromkeys(others, question))
         if not told:
             raise Unreachable("; ".join(f"{n}: {why}" for n, why in self.left_out.items()))

@@ -14,14 +14,14 @@ from ones.daemon.onesd.outcome import NOTHING
 from ones.policies.model import Cap, Job, Node
 from ones.policies.sharing import occupied
 from ones.slurm_ext.cluster import Cluster
-from ones.slurm_ext.elastic import doubts, elastic_jobs, gpu_nodes, waiting_plain_jobs
+from ones.slurm_ext.elastic import doubts, elastic_jobs, gpu_nodes, ranked, waiting_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.holding import Holds
 from ones.slurm_ext.limited import Used, caps, stopped
 from ones.slurm_ext.limits import NO_LIMITS, SiteLimits
 from ones.slurm_ext.priority import Order
 from ones.slurm_ext.satellites import attach
-from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import NodeRecord, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class Observer:
         complete, spoilt = self._histories.complete(jobs, snapshot, self._moves.open(), now=begun)
         order, disorder = self._order()
         if order is not None:
-            complete = tuple(_ranked(job, snapshot.jobs[int(job.id)], order) for job in complete)
+            complete = tuple(ranked(job, snapshot.jobs[int(job.id)], order) for job in complete)
         used = Used(limits, snapshot)
         waiting = waiting_plain_jobs(snapshot, complete) if limits.enforced else ()
         met = stopped(used, waiting, complete)
@@ -161,11 +161,3 @@ class Observer:
         """Whether a node that is in service has an agent that does not report."""
         out = self.latest.barred(node)
         return not out and not self._books.heard.reports_from(node.name, now=self._clock())
-
-
-def _ranked(job: Job, record: JobRecord, order: Order) -> Job:
-    priority = order.priority(record, requested=job.requested, waited=job.waited)
-    priority, tier = priority or 0, order.tier(record)
-    if (job.priority, job.tier) == (priority, tier):
-        return job
-    return replace(job, priority=priority, tier=tier)

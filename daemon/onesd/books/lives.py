@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -87,10 +86,7 @@ class Lives:
 
     def users(self, jobs: Iterable[int]) -> dict[int, str]:
         """Whose these jobs are."""
-        rows = self._store.rows(
-            "SELECT job, user FROM jobs WHERE job IN (SELECT value FROM json_each(?))",
-            json.dumps(sorted(set(jobs))),
-        )
+        rows = self._store.of_jobs("jobs", jobs, "job, user")
         return {row["job"]: row["user"] for row in rows}
 
     def shares(self, since: float) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ teaches nothing.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from collections import deque
@@ -130,11 +129,8 @@ class NeedsBook:
         return seen
 
     def _known(self, table: str, jobs: Iterable[int]) -> dict[tuple[int, int], sqlite3.Row]:
-        """What the table has of the runs of these jobs: one query, and not one for each."""
-        rows = self._store.rows(
-            f"SELECT * FROM {table} WHERE job IN (SELECT value FROM json_each(?))",
-            json.dumps(list(jobs)),
-        )
+        """What the table has of the runs of these jobs."""
+        rows = self._store.of_jobs(table, jobs)
         return {(row["job"], row["restarts"]): row for row in rows}
 
     def _see(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -186,12 +185,8 @@ class Learning:
         return crowded or before
 
     def _rows_of(self, jobs: Iterable[int]) -> dict[int, sqlite3.Row]:
-        """What is kept of the last reports of these jobs: one query, and not one for each."""
-        rows = self._store.rows(
-            "SELECT job, restarts, report, initial_loss FROM reports"
-            " WHERE job IN (SELECT value FROM json_each(?))",
-            json.dumps(list(jobs)),
-        )
+        """What is kept of the last reports of these jobs."""
+        rows = self._store.of_jobs("reports", jobs, "job, restarts, report, initial_loss")
         return {row["job"]: row for row in rows}
 
     def _row(

@@ -269,6 +269,13 @@ class Store:
         found = self.rows(sql, *values)
         return found[0] if found else None
 
+    def of_jobs(self, table: str, jobs: Iterable[int], columns: str = "*") -> list[sqlite3.Row]:
+        """A table's rows of these jobs: by one query, and not one for each."""
+        return self.rows(
+            f"SELECT {columns} FROM {table} WHERE job IN (SELECT value FROM json_each(?))",
+            json.dumps(sorted(set(jobs))),
+        )
+
     def write(self, sql: str, *values: Any) -> int:
         """Run one statement; returns the id of the row it inserted."""
         with self._lock:

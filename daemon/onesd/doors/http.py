@@ -165,9 +165,9 @@ class Api:
             await self._metrics_apart.runner.cleanup()
         self.askers.close()
         self._forecaster.close()
-        for workers in (self._reports, self._questions, self._orders, self._scrapes):
+        asked = self._questions, self._orders, self._scrapes, self._forecasts
+        for workers in (self._reports, *asked):
             workers.close()
-        self._forecasts.close()
 
     async def _agent(self, request: web.Request) -> web.Response:
         async with self.askers.agent(request, AGENT_PURPOSE, most=MOST_REPORT) as question:

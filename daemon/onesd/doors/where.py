@@ -78,10 +78,10 @@ def _of(service: Service, present: Present, peer: Peer, question: Question) -> _
     elif question.asks is not None:
         asks = question.asks
         try:
-            job = present.newcomer(asks, peer.name)
+            job, record = present.newcomer(asks, peer.name)
         except NoSuchJob as fault:
             return _Job(asks, None, str(fault))
-        problem = present.with_caps(job, asks, peer.name)
+        problem = present.with_caps(job, record)
     else:
         raise ValueError("name a job, or say what it asks for")
     if not job.startable or job.fixed or not job.shapes:

@@ -12,7 +12,7 @@ from ones.daemon.onesd.forecast.model import Came, Lately
 from ones.policies.model import Job, JobId
 from ones.policies.rigid import PlainJob
 from ones.slurm_ext.described import Described, NoSuchJob, beside
-from ones.slurm_ext.elastic import elastic_jobs
+from ones.slurm_ext.elastic import elastic_jobs, ranked
 from ones.slurm_ext.limited import Used, caps
 from ones.slurm_ext.limits import SiteLimits
 from ones.slurm_ext.priority import Order
@@ -87,26 +87,22 @@ class Present:
             return None
         return found[0], record
 
-    def newcomer(self, asked: Described, user: str) -> Job:
+    def newcomer(self, asked: Described, user: str) -> tuple[Job, JobRecord]:
         """The described job as this round would have seen it. Raises NoSuchJob."""
         record = self._record(asked, user)
-        number = record.id
-        alone = replace(self.snapshot, jobs={number: record})
+        alone = replace(self.snapshot, jobs={record.id: record})
         found, ignored = elastic_jobs(alone, limits=self.limits)
         if not found:
-            raise NoSuchJob(ignored.get(number) or "it makes no elastic job here")
+            raise NoSuchJob(ignored.get(record.id) or "it makes no elastic job here")
         job = found[0]
-        if self.order is not None:
-            priority = self.order.priority(record, requested=job.requested, waited=0.0)
-            job = replace(job, priority=priority or 0, tier=self.order.tier(record))
-        return job
+        return job if self.order is None else ranked(job, record, self.order), record
 
-    def with_caps(self, job: Job, asked: Described, user: str) -> Question:
+    def with_caps(self, job: Job, record: JobRecord) -> Question:
         """The question with the site's limits as they count with this job, too."""
         problem = self.question.problem
         if not self.limits.enforced:
             return self.question
-        used = Used(self.limits, beside(self.snapshot, self._record(asked, user)))
+        used = Used(self.limits, beside(self.snapshot, record))
         found, _ = caps(used, (*problem.jobs, job), {})
         return replace(self.question, problem=replace(problem, caps=found))
 

@@ -16,8 +16,8 @@ from ones.policies.forecast import seconds_left_on
 from ones.policies.guard import HOUR, History
 from ones.policies.model import Job, JobId, Node, Outlook, Placement, Policy, Seconds
 from ones.policies.moves import Move
-from ones.policies.rigid import PlainJob
-from ones.policies.timetable import Request, Timetable
+from ones.policies.rigid import PlainJob, request_of
+from ones.policies.timetable import Timetable
 
 MOST_ROUNDS = 2000  # of one rollout
 LONGEST_STEP = 40  # rounds that one stands for, while nothing happens
@@ -350,20 +350,7 @@ class Rollout:
             if job.placement is not None:
                 table.take(job.placement, self.now, inf)
         for one in sorted(waiting, key=lambda one: one.place):
-            found = table.earliest(
-                Request(
-                    id=one.id,
-                    place=one.place,
-                    gpus=one.gpus,
-                    nodes=one.nodes,
-                    shapes=one.forms(nodes),
-                    limit=one.limit,
-                    one_type=False,
-                    began=None,
-                    whole=None,
-                ),
-                until=self.now,
-            )
+            found = table.earliest(request_of(one, nodes), until=self.now)
             if found is None:
                 continue
             placement = found[1]
