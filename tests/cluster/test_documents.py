@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import cluster_up
 from pages import FROM_SOURCE, Typed, typed
 from steering import Steering
 
@@ -43,20 +42,17 @@ def slurm_without_ones(cluster: Cluster) -> str:
 @pytest.fixture
 def bare(cluster: Cluster) -> Iterator[Cluster]:
     """A cluster of its own, with ONES taken off by the page's own last section."""
-    with_ones = {**os.environ, "ONES_CLUSTER_NAME": f"{cluster.name}-bare"}
-    script = ROOT / "scripts/cluster"
-    subprocess.run([script, "up"], env=with_ones, check=True)
-    cluster = replace(cluster, name=with_ones["ONES_CLUSTER_NAME"])
-    for node in ("ctl", "n1", "n2", "n3", "n4"):
-        name = f"{cluster.name}-{node}"
-        tool = str(ROOT / "tests/cluster/systemctl")
-        subprocess.run(["docker", "cp", "--quiet", tool, f"{name}:/usr/bin/systemctl"], check=True)
-        cluster.run(node, "mkdir -p /etc/systemd/system; pkill -f '[o]nes-agent'; true")
-    cluster.run("ctl", "pkill -f '[o]nes-release'; true")
-    page = typed("operators.md", FROM_SOURCE)
-    follow(cluster, [one for one in page if one.section.startswith("8.")])
-    yield cluster
-    subprocess.run([script, "down"], env=with_ones, check=True)
+    with cluster_up(f"{cluster.name}-bare") as bare:
+        for node in ("ctl", "n1", "n2", "n3", "n4"):
+            tool, there = str(ROOT / "tests/cluster/systemctl"), f"{bare.name}-{node}"
+            subprocess.run(
+                ["docker", "cp", "--quiet", tool, f"{there}:/usr/bin/systemctl"], check=True
+            )
+            bare.run(node, "mkdir -p /etc/systemd/system; pkill -f '[o]nes-agent'; true")
+        bare.run("ctl", "pkill -f '[o]nes-release'; true")
+        page = typed("operators.md", FROM_SOURCE)
+        follow(bare, [one for one in page if one.section.startswith("8.")])
+        yield bare
 
 
 def test_the_operators_page_installs_observes_enables_and_removes(bare: Cluster) -> None:

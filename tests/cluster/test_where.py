@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import cluster_up
 from steering import IMPATIENT, LOADED, Steering
 
 if TYPE_CHECKING:
@@ -17,37 +16,30 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/cluster"
 NAMED = '[clusters]\nalpha = "ctl:7667"\nbeta = "beta:7667"\n'
 COUNTING = "/home/jobs/counting.sbatch"
 SAMPLES = 1600  # 40 a second on each GPU
 ASKS = ("--elastic=1-8", "--gpus=4", "--ntasks=4", "--job-name=where")
 
 
-def docker(*words: str) -> None:
-    subprocess.run(["docker", *words], check=True, capture_output=True)
+def docker(*words: str, check: bool = True) -> None:
+    subprocess.run(["docker", *words], check=check, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def other(cluster: Cluster) -> Iterator[Cluster]:
     """Another cluster, whose controller is known as beta to that of the first, and nothing else."""
     name, between = f"{cluster.name}-other", f"{cluster.name}-between"
-    environment = {**os.environ, "ONES_CLUSTER_NAME": name}
-    subprocess.run([SCRIPT, "up"], env=environment, check=True, capture_output=True)
-    try:
-        docker("network", "create", "--label", f"ones.cluster={name}", between)
-        docker("network", "connect", between, f"{cluster.name}-ctl")
-        docker("network", "connect", "--alias", "beta", between, f"{name}-ctl")
-        yield type(cluster)(name)
-    finally:
-        for one in (cluster.name, name):
-            subprocess.run(
-                ["docker", "network", "disconnect", "--force", between, f"{one}-ctl"],
-                check=False,
-                capture_output=True,
-            )
-        subprocess.run([SCRIPT, "down"], env=environment, check=False, capture_output=True)
-        subprocess.run(["docker", "network", "rm", between], check=False, capture_output=True)
+    with cluster_up(name) as there:
+        try:
+            docker("network", "create", "--label", f"ones.cluster={name}", between)
+            docker("network", "connect", between, f"{cluster.name}-ctl")
+            docker("network", "connect", "--alias", "beta", between, f"{name}-ctl")
+            yield there
+        finally:
+            for one in (cluster.name, name):
+                docker("network", "disconnect", "--force", between, f"{one}-ctl", check=False)
+            docker("network", "rm", between, check=False)
 
 
 @pytest.fixture
