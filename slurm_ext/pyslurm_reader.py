@@ -92,7 +92,7 @@ def refuse_other_releases(answer: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_releases(answer: Mapping[str, Any]) -> None:
-    built_for = ".".join(map(str, answer["built_for"][:2]))
+    built_for = "{}.{:02}".format(*answer["built_for"][:2])
     if answer["library"] != answer["built_for_library"]:
         raise SlurmError(
             "pyslurm",

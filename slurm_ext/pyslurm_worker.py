@@ -15,7 +15,7 @@ from typing import Any
 
 Answer = dict[str, Any]
 
-NEEDS = "needs the one that slurm_ext/pyslurm_build/build makes for Slurm 24.11"
+NEEDS = "needs the one that slurm_ext/pyslurm_build/build makes for Slurm 24.11 and 26.05"
 UNREACHABLE = range(1800, 1810)  # SLURMCTLD_COMMUNICATIONS_... of slurm_errno.h
 
 

@@ -20,14 +20,33 @@ cdef extern from "<stdio.h>":
     FILE *open_memstream(char **text, size_t *size)
 
 
+# What differs between the releases that this is built for.
 cdef extern from "slurm/slurm.h":
+    """
+    #if SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(26, 5, 0)
+    #define ONES_LIBRARY 42
+    #define ONES_JOB_EXPEDITING 0
+    #define ones_free_configuration slurm_free_ctl_conf
+    #define ones_load_topology(message) slurm_load_topo(message)
+    #define ones_print_topology(out, message) slurm_print_topo_info_msg(out, message, NULL, 1)
+    #else
+    #define ONES_LIBRARY 45
+    #define ONES_JOB_EXPEDITING JOB_EXPEDITING
+    #define ones_free_configuration slurm_free_conf
+    #define ones_load_topology(message) slurm_load_topo(message, NULL)
+    #define ones_print_topology(out, message) slurm_print_topo_info_msg(out, message, NULL, NULL, 1)
+    #endif
+    """
     const int SLURM_VERSION_NUMBER
-    ctypedef struct topology_24 "topo_info_response_msg_t":
+    const int ONES_LIBRARY
+    const int ONES_JOB_EXPEDITING
+    ctypedef struct sent_topology "topo_info_response_msg_t":
         pass
-    int slurm_load_topo(topology_24 **message)
-    void slurm_print_topo_info_msg(FILE *out, topology_24 *message, char *nodes, int one_line)
-    void slurm_free_topo_info_msg(topology_24 *message)
-    ctypedef struct node_24 "node_info_t":
+    void ones_free_configuration(slurm.slurm_conf_t *configuration)
+    int ones_load_topology(sent_topology **message)
+    void ones_print_topology(FILE *out, sent_topology *message)
+    void slurm_free_topo_info_msg(sent_topology *message)
+    ctypedef struct sent_node "node_info_t":
         char *gres_used
 
 
@@ -48,6 +67,7 @@ JOB_FLAGS = (
     (slurm.JOB_RESV_DEL_HOLD, "RESV_DEL_HOLD"),
     (slurm.JOB_SIGNALING, "SIGNALING"),
     (slurm.JOB_STAGE_OUT, "STAGE_OUT"),
+    (ONES_JOB_EXPEDITING, "EXPEDITING"),
 )
 
 
@@ -71,8 +91,8 @@ cdef small(uint32_t value):
     return number(value, slurm.NO_VAL16, slurm.INFINITE16)
 
 
-# The interface number (API_CURRENT) of Slurm 24.11's libslurm.
-LIBRARY = 42
+# The interface number (API_CURRENT) of that release's libslurm.
+LIBRARY = ONES_LIBRARY
 
 
 def built_for():
@@ -92,7 +112,7 @@ def controller():
     try:
         return text(conf.version)
     finally:
-        slurm.slurm_free_ctl_conf(conf)
+        ones_free_configuration(conf)
 
 
 def job_fields(Job job):
@@ -155,7 +175,7 @@ def node_fields(Node node):
         "states": states,
         "reason": text(node.info.reason),
         "gres": text(node.info.gres),
-        "gres_used": text((<node_24*>node.info).gres_used),
+        "gres_used": text((<sent_node*>node.info).gres_used),
         "partitions": text(node.info.partitions),
         "features": text(node.info.features_act or node.info.features),
     }
@@ -164,17 +184,17 @@ def node_fields(Node node):
 def topology():
     """The switches as `scontrol show topology` prints them.
 
-    What slurm.h offers, the array in the message, Slurm 24.11 leaves empty; only the topology
+    What slurm.h offers, the array in the message, Slurm leaves empty; only the topology
     plugin can read the answer.
     """
-    cdef topology_24 *message = NULL
+    cdef sent_topology *message = NULL
     cdef char *lines = NULL
     cdef size_t size = 0
     cdef FILE *stream
-    verify_rpc(slurm_load_topo(&message))
+    verify_rpc(ones_load_topology(&message))
     stream = open_memstream(&lines, &size)
     try:
-        slurm_print_topo_info_msg(stream, message, NULL, 1)
+        ones_print_topology(stream, message)
     finally:
         fclose(stream)
         slurm_free_topo_info_msg(message)

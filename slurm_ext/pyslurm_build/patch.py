@@ -1,13 +1,13 @@
-"""Turn PySlurm 25.11.2's sources into a reader for Slurm 24.11.
+"""Turn PySlurm 25.11.2's sources into a reader for another release of Slurm.
 
-patch.py SOURCE EXACT
-    Edit the unpacked sources in SOURCE and add the module EXACT.
+patch.py RELEASE SOURCE EXACT
+    Edit the unpacked sources in SOURCE for Slurm RELEASE (24.11 or 26.05) and add the module EXACT.
 patch.py --check SOURCE PROTOTYPES
     After the build: no struct is laid out by PySlurm itself, and each function that it declares
     without a header is listed in PROTOTYPES.
 
 Each edit must find what it edits exactly as often as it says, so that another PySlurm fails here,
-in words, and not in a struct. What Slurm 24.11 lacks is taken away, never answered with a made-up
+in words, and not in a struct. What that Slurm lacks is taken away, never answered with a made-up
 value.
 """
 
@@ -43,15 +43,19 @@ UNUSED_MODULES = (
 UNUSED_MEMBERS = {
     "core/job/job.pyx": (
         "load_steps load_stats send_signal cancel suspend unsuspend modify hold release requeue "
-        "notify get_batch_script get_resource_layout_per_node _threads_per_core "
-        # Slurm 24.11's job_info has no such fields.
-        "allocated_licenses submit_line segment_size spread_segments consolidate_segments"
+        "notify get_batch_script get_resource_layout_per_node _threads_per_core"
     ),
     "core/node.pyx": "create modify delete",
     "db/tres.pyx": "load",
 }
 
-PACKAGE = '''"""PySlurm's jobs and nodes, built for reading Slurm 24.11."""
+# By release: fields that its job_info lacks.
+LACKING = {
+    "24.11": "allocated_licenses submit_line segment_size spread_segments consolidate_segments",
+    "26.05": "",
+}
+
+PACKAGE = '''"""PySlurm's jobs and nodes, built for reading alone."""
 
 import os
 import sys
@@ -83,13 +87,36 @@ cdef extern from "slurm/slurm.h":
 
 
 cdef _selected(node_info_t *node, int kind, void *answer):
-    # Slurm 24.11 leaves a node's allocation with the select plugin.
     if slurm_get_select_nodeinfo((<selected_node*>node).select_nodeinfo, kind,
                                  slurm.NODE_STATE_ALLOCATED, answer) != 0:
         raise RPCError(msg="the select plugin knows no allocation of this node")
 
 
 """
+
+# Slurm 24.11 leaves a node's allocation with the select plugin; later ones send it with the node.
+FROM_THE_SELECT_PLUGIN = (
+    (1, r"^(?=cdef class Nodes)", SELECTED),
+    (
+        1,
+        r"^( +)return u64_parse\(self\.info\.alloc_memory, on_noval=0\)",
+        r"\1cdef uint64_t memory = 0\n"
+        r"\1_selected(self.info, SELECT_NODEDATA_MEM_ALLOC, &memory)\n\1return memory",
+    ),
+    (
+        1,
+        r"^( +)return u16_parse\(self\.info\.alloc_cpus, on_noval=0\)",
+        r"\1cdef uint16_t cpus = 0\n"
+        r"\1_selected(self.info, SELECT_NODEDATA_SUBCNT, &cpus)\n\1return cpus",
+    ),
+    (
+        1,
+        r"^( +)return cstr\.to_dict\(self\.info\.alloc_tres_fmt_str\)",
+        r"\1cdef char *tres = NULL\n"
+        r"\1_selected(self.info, SELECT_NODEDATA_TRES_ALLOC_FMT_STR, &tres)\n"
+        r"\1try:\n\1    return cstr.to_dict(tres)\n\1finally:\n\1    xfree(tres)",
+    ),
+)
 
 
 def fail(reason: str) -> NoReturn:
@@ -138,7 +165,7 @@ def edited(path: Path, edits: list[tuple[int, str, str]]) -> None:
     path.write_text(text)
 
 
-def patch(source: Path, exact: Path) -> None:
+def patch(release: str, source: Path, exact: Path) -> None:
     """Edit the unpacked sources."""
     package = source / "pyslurm"
     for module in UNUSED_MODULES:
@@ -146,17 +173,21 @@ def patch(source: Path, exact: Path) -> None:
     for name, members in UNUSED_MEMBERS.items():
         path = package / name
         path.write_text(without_members(path.read_text(), members, name))
+    jobs = package / "core/job/job.pyx"
+    jobs.write_text(without_members(jobs.read_text(), LACKING[release], str(jobs)))
 
     (package / "__init__.py").write_text(PACKAGE)
-    (package / "version.py").write_text('__version__ = "24.11.0"\n')
+    year, month = map(int, release.split("."))
+    (package / "version.py").write_text(f'__version__ = "{year}.{month}.0"\n')
     (package / "core/job/__init__.py").write_text("from .job import Job, Jobs\n")
     (package / "db/__init__.py").write_text("from .tres import TrackableResources\n")
     shutil.copy(exact, package / "exact.pyx")
 
     edited(
-        package / "core/job/job.pyx",
+        jobs,
         [
-            (1, r"^ +if not slurm\.IS_JOB_PENDING\(wrap\.ptr\):\n(.*\n)*? +pass\n", ""),
+            # One job alone, which Slurm 26.05 asks for by other words.
+            (1, r"^    @staticmethod\n    def load\(job_id\):\n((        .*)?\n)+", ""),
             (5, r"^ +(self|wrap)\.(stats|steps) = Job.*\n", ""),
             (1, r"(?=slurm_job_state_reason_string\(self)", "<char*>"),
         ],
@@ -172,28 +203,9 @@ def patch(source: Path, exact: Path) -> None:
     edited(
         package / "core/node.pyx",
         [
-            (1, r"^(?=cdef class Nodes)", SELECTED),
             # libslurm works out MIXED as it does for scontrol; PySlurm's own way overlooks GPUs.
             (1, r"int flags = slurm\.SHOW_ALL", r"int flags = slurm.SHOW_MIXED | slurm.SHOW_ALL"),
-            (
-                1,
-                r"^( +)return u64_parse\(self\.info\.alloc_memory, on_noval=0\)",
-                r"\1cdef uint64_t memory = 0\n"
-                r"\1_selected(self.info, SELECT_NODEDATA_MEM_ALLOC, &memory)\n\1return memory",
-            ),
-            (
-                1,
-                r"^( +)return u16_parse\(self\.info\.alloc_cpus, on_noval=0\)",
-                r"\1cdef uint16_t cpus = 0\n"
-                r"\1_selected(self.info, SELECT_NODEDATA_SUBCNT, &cpus)\n\1return cpus",
-            ),
-            (
-                1,
-                r"^( +)return cstr\.to_dict\(self\.info\.alloc_tres_fmt_str\)",
-                r"\1cdef char *tres = NULL\n"
-                r"\1_selected(self.info, SELECT_NODEDATA_TRES_ALLOC_FMT_STR, &tres)\n"
-                r"\1try:\n\1    return cstr.to_dict(tres)\n\1finally:\n\1    xfree(tres)",
-            ),
+            *(FROM_THE_SELECT_PLUGIN if release == "24.11" else ()),
         ],
     )
     edited(
@@ -205,7 +217,7 @@ def patch(source: Path, exact: Path) -> None:
                 r"^ctypedef enum persist_conn_type_t:\n(?s:.*)(?=^ctypedef enum tres_types_t:)",
                 r"cdef extern from *:\n    ctypedef struct job_resources\n\n",
             ),
-            # The prototypes of Slurm 24.11.5 (prototypes.h).
+            # The prototypes that Slurm's own source has (prototypes.h).
             (1, r"slurm_mins2time_str\(time_t ", "slurm_mins2time_str(uint32_t "),
             (1, r"slurm_parse_time\(char ", "slurm_parse_time(const char "),
             (1, r"slurm_job_state_string\(uint16_t ", "slurm_job_state_string(uint32_t "),
@@ -244,8 +256,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["--check", source, prototypes]:
             check(Path(source), Path(prototypes))
-        case [source, exact]:
-            patch(Path(source), Path(exact))
+        case [release, source, exact] if release in LACKING:
+            patch(release, Path(source), Path(exact))
         case _:
             raise SystemExit(__doc__)
 

@@ -1,5 +1,5 @@
 /*
- * Functions that libslurmfull.so of Slurm 24.11 exports and no installed header declares, with the
+ * Functions that libslurmfull.so exports and no installed header declares, with the
  * prototypes of Slurm 24.11.5's own source. Included before every generated file, so that the
  * compiler refuses a declaration of PySlurm's that differs; `patch.py --check` refuses one that is
  * not listed here.

@@ -1,4 +1,4 @@
-"""The patch that makes PySlurm a reader for Slurm 24.11 fails in words where it does not fit."""
+"""The patch that makes PySlurm a reader for another Slurm fails in words where it does not fit."""
 
 from __future__ import annotations
 

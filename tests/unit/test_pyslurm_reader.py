@@ -152,6 +152,17 @@ def test_another_release_is_refused_by_name(changes: dict[str, Any], named: str)
         refuse_other_releases(same | changes)
 
 
+def test_a_release_of_may_is_known_by_its_two_digits() -> None:
+    refuse_other_releases(
+        {
+            "built_for": [26, 5, 5],
+            "library": 45,
+            "built_for_library": 45,
+            "controller": "26.05.7",
+        }
+    )
+
+
 def test_a_snapshot_comes_through_the_worker(fake_slurm: FakeSlurm) -> None:
     fake_slurm("return 'SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]'")
     reader = PyslurmReader()
