@@ -53,8 +53,14 @@ class Steering:
 
     def lose(self, node: str) -> None:
         """Freeze a node and have Slurm hold it for down; until the next `prepare`."""
+        freeze = ["docker", "pause", f"{self.cluster.name}-{node}"]
+        # Where processes of it are just being made, the kernel freezes nothing.
+        self.cluster.eventually(
+            lambda: subprocess.run(freeze, check=False).returncode == 0,
+            within=60,
+            what=f"{node} frozen",
+        )
         self.lost.append(node)
-        subprocess.run(["docker", "pause", f"{self.cluster.name}-{node}"], check=True)
         time.sleep(3)  # an answer of the node's that is under way would bring it back
         self.cluster.run("ctl", f"scontrol update NodeName={node} State=DOWN Reason=test")
 

@@ -65,12 +65,12 @@ def test_the_operators_page_installs_observes_enables_and_removes(bare: Cluster)
     follow(bare, install[:until])
     job = bare.run("ctl", "sbatch --parsable --elastic --gpus=2 --wrap 'sleep 2'", "alice").stdout
     bare.eventually(
-        lambda: not bare.run("ctl", "squeue -h").stdout, within=30, what="a plain job in observe"
+        lambda: not bare.run("ctl", "squeue -h").stdout, within=90, what="a plain job in observe"
     )
     follow(bare, install[until:])
     bare.eventually(
         lambda: "hold yes" in bare.run("ctl", "cat /run/ones/heartbeat").stdout,
-        within=30,
+        within=90,
         what="a heartbeat that lets jobs be held",
     )
     bare.run("ctl", "sbatch --parsable --elastic --gpus=2 --wrap 'sleep 2'", "alice")
@@ -79,7 +79,7 @@ def test_the_operators_page_installs_observes_enables_and_removes(bare: Cluster)
             "start" in bare.run("ctl", "onesctl plan; squeue -h -t R -O Name").stdout
             or not bare.run("ctl", "squeue -h").stdout
         ),
-        within=30,
+        within=90,
         what="a job started by onesd",
     )
     assert job.strip().isdigit()

@@ -30,7 +30,7 @@ grace_time = 3.0
 live_grace_time = 1.0
 [moves]
 checkpoint_timeout = 30.0
-live_timeout = 60.0
+live_timeout = 180.0
 """
 
 
