@@ -158,6 +158,19 @@ _MIGRATIONS = (
         at REAL NOT NULL, lost INTEGER NOT NULL, source TEXT NOT NULL, samples INTEGER,
         steps INTEGER, PRIMARY KEY(job, restarts, generation)) WITHOUT ROWID;
     """,
+    # What a round asks for is found without going through all that is remembered.
+    """
+    CREATE INDEX jobs_alive ON jobs(job) WHERE ended IS NULL;
+    CREATE INDEX jobs_by_end ON jobs(ended) WHERE ended IS NOT NULL;
+    CREATE INDEX jobs_by_submission ON jobs(submitted);
+    CREATE INDEX satellites_alive ON satellites(job) WHERE ended IS NULL;
+    CREATE INDEX needs_open ON needs(job) WHERE state IS NULL;
+    CREATE INDEX pairs_open ON pairs(id) WHERE ended IS NULL;
+    CREATE INDEX failed_starts_until ON failed_starts(until);
+    CREATE INDEX moves_by_time ON moves(at);
+    CREATE INDEX stages_wanted ON stages(outcome);
+    CREATE INDEX decisions_by_round ON decisions(round);
+    """,
 )
 
 
@@ -180,6 +193,8 @@ _OF_A_JOB = (
 )
 
 _BESIDE = ("-journal", "-wal")  # files of a database that hold what is under way
+MOST_LOG = 64 * 2**20  # bytes that the write-ahead log keeps on disk once it is written back
+MINUTE = 60.0
 COPIES = 3  # of a database are made before it is given up as damaged
 
 
@@ -208,6 +223,7 @@ class Store:
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
             # The journal of moves must be on disk before Slurm is touched.
             self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
             self._migrate(keep=not shared)
         except sqlite3.DatabaseError as fault:
             raise StoreError(
@@ -241,6 +257,14 @@ class Store:
         """Bytes of the database's files, the write-ahead log included; 0 for one in memory."""
         files = (Path(self.path + end) for end in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.is_file())
+
+    def used(self) -> int:
+        """Bytes of the database that hold something; what was forgotten leaves room for more."""
+        pages, free, size = (
+            int(self.rows(f"PRAGMA {name}")[0][0])
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
 
     def close(self) -> None:
         with self._lock:
@@ -337,8 +361,30 @@ class Store:
                 "unshared",
             ):
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
-            self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
+            self.write(
+                "DELETE FROM decisions WHERE round < (SELECT min(id) FROM rounds)"
+                " OR NOT EXISTS (SELECT 1 FROM rounds)"
+            )
             self.write("DELETE FROM jobs WHERE ended < ?", before)
+
+    def keep_within(self, most: int, *, now: float) -> None:
+        """Drop the oldest history until the database has no more than so many bytes in use.
+
+        What is of jobs that have not ended stays, however much that is.
+        """
+        while self.used() > most:
+            first = self._first()
+            if first is None or first >= now:
+                return
+            self.forget(first + max(MINUTE, (now - first) / 8))
+
+    def _first(self) -> float | None:
+        """When what is remembered longest ended."""
+        found = self.rows(
+            "SELECT at FROM (SELECT at FROM rounds ORDER BY id LIMIT 1)"
+            " UNION ALL SELECT min(ended) FROM jobs WHERE ended IS NOT NULL"
+        )
+        return min((row["at"] for row in found if row["at"] is not None), default=None)
 
 
 def inherit(before: Path, own: Path) -> None:
