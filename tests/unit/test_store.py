@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -85,6 +86,20 @@ def test_what_has_not_ended_is_kept_however_small_the_database_is_to_be(tmp_path
     store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0}])
     store.keep_within(1, now=1e6)
     assert store.row("SELECT 1 FROM holds") is not None
+
+
+def test_who_asks_waits_for_no_transaction_and_is_told_what_was_before_it(tmp_path: Path) -> None:
+    store, told = Store(tmp_path / "db"), list[object]()
+    store.set_fact("paused", 1)
+    asker = threading.Thread(target=lambda: told.append(store.fact("paused")))
+    with store.transaction():
+        store.set_fact("paused", 2)
+        asker.start()
+        asker.join(20)
+        assert told == [1]
+        assert store.fact("paused") == 2
+    assert store.fact("paused") == 2
+    store.close()
 
 
 def test_a_database_of_the_release_before_is_taken_over_with_what_it_holds(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The database of onesd: history, what was learnt, and the journal of moves under way.
 
 Slurm is the only truth; losing this file loses no job. One writer, SQLite in WAL mode; the round
-runs in a thread beside the API, so one lock serialises them. On a file system that hosts share
-there is no WAL, whose index is memory that only the processes of one host share: see `shared`.
+runs in a thread beside the API, so one lock serialises what is written. Who asks while something is
+written is told by another connection what was before it, and waits for nothing. On a file system
+that hosts share there is no WAL, whose index is memory that only the processes of one host share:
+see `shared`; there he waits.
 """
 
 from __future__ import annotations
@@ -214,12 +216,11 @@ class Store:
     def __init__(self, path: Path | str, *, shared: bool = False) -> None:
         self.path = str(path)
         self._lock = threading.RLock()
+        self._read_apart = not shared and self.path != ":memory:"
+        self._readers: list[sqlite3.Connection] = []  # of whom nobody makes use now
         self._primary: dict[str, list[str]] = {}
         try:
-            self._db = sqlite3.connect(
-                self.path, isolation_level=None, check_same_thread=False, timeout=10
-            )
-            self._db.row_factory = sqlite3.Row
+            self._db = self._connected()
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
             # The journal of moves must be on disk before Slurm is touched.
             self._db.execute("PRAGMA synchronous = FULL")
@@ -229,6 +230,13 @@ class Store:
             raise StoreError(
                 f"{path}: {fault}; move the file away to start afresh: no job depends on it"
             ) from None
+
+    def _connected(self) -> sqlite3.Connection:
+        database = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=10
+        )
+        database.row_factory = sqlite3.Row
+        return database
 
     def _migrate(self, *, keep: bool) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -269,6 +277,8 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+        while self._readers:
+            self._readers.pop().close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -286,8 +296,20 @@ class Store:
             self._db.execute("RELEASE part" if within else "COMMIT")
 
     def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
+        """What a question finds; whose transaction is under way finds what he has written, too."""
+        if self._lock.acquire(blocking=not self._read_apart):
+            try:
+                return self._db.execute(sql, values).fetchall()
+            finally:
+                self._lock.release()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._connected()
+            reader.execute("PRAGMA query_only = 1")
+        found = reader.execute(sql, values).fetchall()
+        self._readers.append(reader)
+        return found
 
     def row(self, sql: str, *values: Any) -> sqlite3.Row | None:
         found = self.rows(sql, *values)
