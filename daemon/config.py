@@ -205,6 +205,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     controller_user: str = "ones"  # whose credentials onesd signs orders with
     keep_days: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "days"})] = 90.0
     """For which what has ended is remembered."""
+    keep_mib: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "MiB"})] = 4096.0
+    """Of the database; where there is more, what ended longest ago is forgotten before its time."""
     clusters: dict[str, str] = {}
     """The clusters among which `onesctl where` chooses, this one included, by the names that
     `sbatch -M` takes; each with HOST:PORT of its onesd, or of all of them, between commas."""

@@ -102,7 +102,7 @@ class Observer:
         """All that a round goes by. Raises SlurmError."""
         begun = self._clock()
         snapshot = self.look()
-        holds = self._books.holds.all(now=begun)
+        holds = self._books.holds.of(snapshot.jobs, now=begun)
         limits = self._limits.now(begun)
         jobs, ignored = elastic_jobs(snapshot, holds, limits)
         nodes = tuple(

@@ -311,6 +311,7 @@ class Rounds:
             policy=config.policy,
             mode=config.mode,
             keep_seconds=config.keep_days * 86400,
+            keep_bytes=config.keep_mib * 2**20,
         )
         nodes = [node for node in seen.snapshot.nodes.values() if node.gpus]
         ours = [job for job in seen.snapshot.jobs.values() if job.marked or job.is_satellite]

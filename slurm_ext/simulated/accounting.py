@@ -73,6 +73,12 @@ class Accounting:
             if row.ended is not None and row.ended <= known
         ]
 
+    def purge(self, *, before: float) -> None:
+        """Forget the jobs whose last run ended before that time, as slurmdbd's PurgeJobAfter."""
+        for number, rows in list(self._rows.items()):
+            if all(row.ended is not None and row.ended < before for row in rows):
+                del self._rows[number]
+
 
 def _run(row: _Row, known: float) -> Run:
     holds = [hold for hold in row.holds if hold[0] <= known]

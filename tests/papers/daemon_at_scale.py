@@ -1,6 +1,7 @@
 """What a round of the whole daemon costs at scale: CPU seconds by step, and memory.
 
 usage: scripts/benchmark-scale [--nodes N] [--jobs N] [--rounds N] [--policy NAME] [--json]
+       scripts/benchmark-scale --month [--days N] [--keep-days N] [--nodes N] [--jobs N] [--json]
        scripts/benchmark-scale --slurm [--nodes N] [--jobs N] [--rounds N] [--json]
 
 onesd's own round, in act mode, on a simulated Slurm: nodes of eight GPUs, three jobs in ten
@@ -8,7 +9,8 @@ elastic, users with limits of nothing but GPUs. From one round to the next one j
 half of them end, as many are submitted. All agents report before each round, and moves are advanced
 between rounds as often as onesd does it. Seconds are of this process's CPU and of the daemon alone;
 memory is that of the whole process, the simulated Slurm included. With --slurm it is a real one in
-containers, and seconds are those that passed; see laboratory.py.
+containers, and seconds are those that passed; see laboratory.py. With --month it is a month at 500
+jobs, day by day; see month_of_rounds.py.
 """
 
 from __future__ import annotations
@@ -22,50 +24,45 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from statistics import median
-from time import process_time
 
+from busy_cluster import GPUS, STEPS, Busy
 from laboratory import measured
+from month_of_rounds import Row, month, month_head, month_line
 
 from ones.daemon.config import Config
-from ones.daemon.demo.people import Arrival, People
-from ones.daemon.demo.trainings import Trainings
-from ones.daemon.onesd.assembly import assemble
-from ones.daemon.onesd.books.store import Store
-from ones.daemon.onesd.metrics import Metrics
-from ones.slurm_ext.simulated.cluster import SimulatedCluster
-from ones.slurm_ext.simulated.job import Job
-from ones.slurm_ext.simulated.settings import NodeSpec, Settings, Site, numbered
-from ones.slurm_ext.simulated.state import Happening
-from ones.slurm_ext.simulated.world import World
 
 NODES, JOBS, ROUNDS = 1280, 10_000, 10
-GPUS = 8  # of a node
-SWITCH = 32  # nodes below one leaf switch
-USERS, ACCOUNTS = 200, 20
-ELASTIC = 0.3  # of the jobs
-PLAIN_GPUS = 0.6  # of the GPUs, which plain jobs hold when the elastic ones come
-CHANGING = 0.02  # of the jobs, from one round to the next
 WARM = 8  # rounds before those that are measured: jobs start and report
 ROUND = 15.0
-STEPS = ("observe", "estimate", "decide", "check", "act", "record")
 PROFILED = 60  # functions that --profile shows
+MONTH_NODES, MONTH_JOBS, MONTH_POLICY = 16, 500, "fifo"
+DAYS, KEEP_DAYS = 30, 1.0
+MONTH_ROUND = 60.0  # a month has 43,200 of them
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/benchmark-scale", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=NODES)
-    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--jobs", type=int)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--policy", default="ones")
+    parser.add_argument("--policy")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--slurm", action="store_true", help="a real slurmctld, in containers")
+    parser.add_argument("--month", action="store_true", help="a month at 500 jobs, day by day")
+    parser.add_argument("--days", type=int, default=DAYS, help="of the month")
+    parser.add_argument("--keep-days", type=float, default=KEEP_DAYS, help="keep_days in the month")
     parser.add_argument("--profile", action="store_true", help="where the rounds' time goes")
     chosen = parser.parse_args(arguments)
-    if min(chosen.nodes, chosen.jobs, chosen.rounds) < 1:
-        parser.error("--nodes, --jobs and --rounds are at least 1")
+    chosen.nodes = chosen.nodes or (MONTH_NODES if chosen.month else NODES)
+    chosen.jobs = chosen.jobs or (MONTH_JOBS if chosen.month else JOBS)
+    chosen.policy = chosen.policy or (MONTH_POLICY if chosen.month else "ones")
+    if min(chosen.nodes, chosen.jobs, chosen.rounds, chosen.days) < 1:
+        parser.error("--nodes, --jobs, --rounds and --days are at least 1")
+    if chosen.month:
+        _month(chosen)
+        return 0
     if chosen.slurm:
         found = measured(
             nodes=chosen.nodes, jobs=chosen.jobs, rounds=chosen.rounds, seed=chosen.seed
@@ -74,19 +71,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     profile = cProfile.Profile() if chosen.profile else None
     with tempfile.TemporaryDirectory(prefix="ones-scale-") as folder:
-        site = Busy(
-            Path(folder),
-            nodes=chosen.nodes,
-            jobs=chosen.jobs,
-            policy=chosen.policy,
-            seed=chosen.seed,
-        )
+        config = Config(mode="act", policy=chosen.policy, round=ROUND, seed=chosen.seed)
+        site = Busy(Path(folder), nodes=chosen.nodes, jobs=chosen.jobs, config=config)
         for _ in range(WARM):
             site.one_round()
         site.forget_ticks()
         rounds = []
         for _ in range(chosen.rounds):
-            site.some_change()
+            site.cluster.some_change()
             rounds.append(site.one_round(profile))
         found = figures(site, rounds)
         site.close()
@@ -97,150 +89,31 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-class _Clock:
-    """The world's clock, which goes on while the daemon computes: by its CPU time."""
+def _month(chosen: argparse.Namespace) -> None:
+    def told(row: Row) -> None:
+        if not chosen.json:
+            print(month_line(row), flush=True)
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._since = process_time()
-
-    def __call__(self) -> float:
-        return self._world.now + self.spent
-
-    @property
-    def spent(self) -> float:
-        return process_time() - self._since
-
-    def begin(self) -> None:
-        """What was done since the last call was not the daemon's work."""
-        self._since = process_time()
-
-
-class Busy:
-    """A cluster that has more work than GPUs, with its agents, its people and its onesd."""
-
-    def __init__(self, folder: Path, *, nodes: int, jobs: int, policy: str, seed: int) -> None:
-        self.nodes, self.jobs = nodes, jobs
-        self.ticks: list[float] = []  # CPU seconds of each
-        self._rng = Random(f"changes {seed}")
-        self._people = People(nodes * GPUS, Random(f"people {seed}"))
-        # Backfill is left out: the queue is served in order, and benchmarks are in a hurry.
-        settings = Settings(schedule=5.0, backfill=1e12)
-        self.world = World(
-            a_site(nodes), settings, rng=Random(f"world {seed}"), listener=self._happened
+    if not chosen.json:
+        print(month_head())
+    with tempfile.TemporaryDirectory(prefix="ones-month-") as folder:
+        config = Config(
+            mode="act",
+            policy=chosen.policy,
+            round=MONTH_ROUND,
+            seed=chosen.seed,
+            keep_days=chosen.keep_days,
         )
-        self.metrics = Metrics()
-        self._clock = _Clock(self.world)
-        self._store = Store(folder / "ones.sqlite")
-        self.onesd = assemble(
-            Config(mode="act", policy=policy, round=ROUND, seed=seed),
-            SimulatedCluster(self.world),
-            self._store,
-            clock=self._clock,
-            metrics=self.metrics,
+        rows = month(
+            Path(folder),
+            nodes=chosen.nodes,
+            jobs=chosen.jobs,
+            days=chosen.days,
+            config=config,
+            told=told,
         )
-        self._trainings = Trainings(
-            self.world,
-            Random(f"trainings {seed}"),
-            hear=self.onesd.service.hear,
-            lease=self.onesd.service.lease,
-            interval=ROUND,
-            varied=True,
-        )
-        self.world.new_jobs_are_held(self.onesd.service.steering.holds)
-        self._fill(round(ELASTIC * jobs))
-
-    def _fill(self, elastic: int) -> None:
-        """Plain jobs run, then elastic ones come, and then more plain ones than there is room."""
-        plain = self.jobs - elastic
-        asked = 0
-        while plain and asked < PLAIN_GPUS * self.nodes * GPUS:
-            asked += self._comes(elastic=False)
-            plain -= 1
-        self.world.step(30.0)
-        for _ in range(elastic):
-            self._comes(elastic=True)
-        for _ in range(2):
-            self.one_round()
-        for _ in range(plain):
-            self._comes(elastic=False)
-
-    def _comes(self, *, elastic: bool) -> int:
-        """One more job is submitted; the GPUs that it asks for."""
-        arrival = next(one for one in iter(self._people.next, None) if _is(one, elastic))
-        user = f"user{self._rng.randrange(USERS):03}"
-        number = self.world.by(user).submit(arrival.request)
-        if arrival.training is not None:
-            training = arrival.training
-            training.job, training.user = number, user
-            self._trainings.of[number] = training
-        return int(arrival.request.wants.tres_per_job.rpartition(":")[2])
-
-    def _happened(self, what: Happening, job: Job) -> None:
-        if what == "forgotten":
-            self._trainings.of.pop(job.id, None)
-        self._trainings.happened(what, job)
-
-    def some_change(self) -> None:
-        """One job in fifty: as many come as end."""
-        changing = max(2, round(CHANGING * self.jobs))
-        running = [job for job in self.world.state.jobs.values() if self.world.runs(job.id)]
-        for job in self._rng.sample(running, min(len(running), changing // 2)):
-            self.world.finish(job.id)
-        for _ in range(changing - changing // 2):
-            self._comes(elastic=self._rng.random() < ELASTIC)
-
-    def one_round(self, profile: cProfile.Profile | None = None) -> dict[str, float]:
-        """CPU seconds of a round by step; behind it the ticks until the next one."""
-        self._trainings.report()
-        self._clock.begin()
-        if profile is not None:
-            profile.enable()
-        self.onesd.rounds.round()
-        if profile is not None:
-            profile.disable()
-        seconds = self._clock.spent
-        steps = {
-            step: self.metrics.registry.get_sample_value("ones_round_step_seconds", {"step": step})
-            or 0.0
-            for step in STEPS
-        }
-        left = ROUND - seconds
-        self._pass(seconds)
-        while left > 0:
-            pause = min(left, self.onesd.rounds.tick_interval())
-            left -= pause
-            self._pass(pause)
-            if self.onesd.service.open_moves():
-                self._clock.begin()
-                self.onesd.rounds.tick()
-                self.ticks.append(self._clock.spent)
-        self._clock.begin()
-        return {"round": seconds, **steps}
-
-    def _pass(self, seconds: float) -> None:
-        """So much time of the cluster's."""
-        self._clock.begin()
-        self.world.step(seconds)
-        self._trainings.signals()
-
-    def forget_ticks(self) -> None:
-        self.ticks.clear()
-
-    def close(self) -> None:
-        self._store.close()
-
-
-def _is(arrival: Arrival, elastic: bool) -> bool:
-    return (arrival.training is not None) == elastic
-
-
-def a_site(nodes: int) -> Site:
-    one = NodeSpec(name="n", gpus=GPUS, gpu_type="a100", cpus=128, memory=1_024_000)
-    return Site(
-        nodes=numbered(nodes, one, below_a_leaf=SWITCH),
-        users={f"user{user:03}": f"account{user % ACCOUNTS:02}" for user in range(USERS)},
-    )
+    if chosen.json:
+        print(json.dumps(rows, indent=2))
 
 
 def figures(site: Busy, rounds: Sequence[dict[str, float]]) -> dict[str, object]:
@@ -250,8 +123,8 @@ def figures(site: Busy, rounds: Sequence[dict[str, float]]) -> dict[str, object]
     held = [job for job in snapshot.jobs.values() if job.gpus_on]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
-        "nodes": site.nodes,
-        "gpus": site.nodes * GPUS,
+        "nodes": site.cluster.nodes,
+        "gpus": site.cluster.nodes * GPUS,
         "jobs": len(snapshot.jobs),
         "elastic": len(site.onesd.service.published.jobs),
         "running": len(held),

@@ -136,6 +136,16 @@ def test_a_new_run_is_not_ready_by_the_word_of_the_last_one(world: World) -> Non
     assert not world.learning.ready(replace(JOB, restarts=2))
 
 
+def test_nothing_is_kept_in_memory_of_jobs_that_slurm_has_forgotten(world: World) -> None:
+    world.tell(REPORT)
+    world.take()
+    gone = Snapshot(taken=1.0, jobs={}, nodes={}, switches={})
+    world.inbox.forget_jobs(gone.jobs)
+    world.learning.take(gone)
+    assert not world.learning._seen
+    assert not world.learning._crowded
+
+
 NOISY = Report(
     job=7,
     restarts=1,

@@ -46,7 +46,7 @@ def test_a_stranded_job_is_held_and_no_more_bound_to_its_lost_node(tmp_path: Pat
     slurm = FakeSlurm(lost)
     a_mover(store, Actuator(slurm.cluster)).take_back(lost, "its node is gone")
     assert (slurm.job.held, slurm.job.required_nodes) == (True, "")
-    holds = HoldsBook(store).all(now=0.0)
+    holds = HoldsBook(store).of([1], now=0.0)
     assert held_for_us(slurm.job, Mark.parse(slurm.job.admin_comment), holds)
 
 

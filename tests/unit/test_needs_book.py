@@ -16,6 +16,7 @@ from ones.daemon.agent import traffic as agent_traffic
 from ones.daemon.ctl import estimate as command
 from ones.daemon.ctl import report as reporting
 from ones.daemon.ctl.main import main
+from ones.daemon.onesd.books import needs
 from ones.daemon.onesd.books.needs import NeedsBook, NothingKnown, Question, answer
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.wire import GpuSample, NodeReport, Traffic
@@ -269,3 +270,14 @@ def test_the_kernels_counters_are_read_without_loopback_and_bridges(tmp_path: Pa
     (counters / "port_xmit_data").write_text("20\n")
     assert agent_traffic.read(proc, sys) == traffic(140, 130)
     assert agent_traffic.read(tmp_path / "none", sys) is None
+
+
+def test_runs_that_nobody_asks_about_fill_no_memory(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "MEMORY", 5)
+    slurm.book = NeedsBook(slurm.store, slurm)
+    for number in range(1, 9):
+        slurm.whole_run(replace(JOB, id=number), gibibytes=10)
+    assert len(slurm.book._closed) == 5
+    assert ask(slurm)["runs"] == 5

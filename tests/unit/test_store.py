@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from simulated_onesd import AtWork
 
 from ones.daemon.onesd.books.store import _MIGRATIONS, Store, StoreError, inherit
+from ones.daemon.onesd.doors import views
 
 
 def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
@@ -58,6 +61,45 @@ def test_history_is_forgotten_by_age_and_running_jobs_are_not(tmp_path: Path) ->
         store.put("jobs", [row])
     store.forget(before=50.0)
     assert [row["job"] for row in store.rows("SELECT job FROM jobs ORDER BY job")] == [2, 3]
+
+
+def test_history_is_forgotten_by_size_the_oldest_first(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    for number in range(1, 401):
+        row = {"id": number, "at": 100.0 * number, "seconds": 1.0, "policy": "p", "mode": "act"}
+        store.put("rounds", [row | {"outcome": "x" * 2000}])
+        store.write(
+            "INSERT INTO decisions VALUES(?, 1, 'start', '', NULL, 1, ?, '')", number, "y" * 2000
+        )
+    before = store.used()
+    store.keep_within(before // 2, now=40_100.0)
+    assert before // 4 < store.used() <= before // 2
+    kept = [row["id"] for row in store.rows("SELECT id FROM rounds ORDER BY id")]
+    assert kept == list(range(kept[0], 401))
+    of = store.row("SELECT min(round) AS first, count(*) AS all_of_them FROM decisions")
+    assert of is not None
+    assert tuple(of) == (kept[0], len(kept))
+
+
+def test_what_has_not_ended_is_kept_however_small_the_database_is_to_be(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0}])
+    store.keep_within(1, now=1e6)
+    assert store.row("SELECT 1 FROM holds") is not None
+
+
+def test_who_asks_waits_for_no_transaction_and_is_told_what_was_before_it(tmp_path: Path) -> None:
+    store, told = Store(tmp_path / "db"), list[object]()
+    store.set_fact("paused", 1)
+    asker = threading.Thread(target=lambda: told.append(store.fact("paused")))
+    with store.transaction():
+        store.set_fact("paused", 2)
+        asker.start()
+        asker.join(20)
+        assert told == [1]
+        assert store.fact("paused") == 2
+    assert store.fact("paused") == 2
+    store.close()
 
 
 def test_a_database_of_the_release_before_is_taken_over_with_what_it_holds(tmp_path: Path) -> None:
@@ -175,3 +217,31 @@ def test_what_is_within_a_failed_transaction_is_not_kept(tmp_path: Path) -> None
     assert store.fact("inner") is None
     store.set_fact("later", 2)
     assert Store(tmp_path / "db").fact("later") == 2
+
+
+def test_no_round_goes_through_all_that_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: dict[str, list[str]] = {}
+    rows = Store.rows
+
+    def watched(store: Store, sql: str, *values: object) -> list[sqlite3.Row]:
+        if sql.startswith(("SELECT", "WITH")) and sql not in ways:
+            ways[sql] = [
+                step["detail"] for step in rows(store, f"EXPLAIN QUERY PLAN {sql}", *values)
+            ]
+        return rows(store, sql, *values)
+
+    at_work = AtWork(policy="ones")
+    monkeypatch.setattr(Store, "rows", watched)  # what a start of onesd reads is read once
+    at_work.says = {"batch": 64, "step_seconds": 0.5, "total_samples": 10**5}
+    for _ in range(4):
+        at_work.submit()
+    at_work.live(200)
+    views.jobs(at_work.onesd.service, None)
+    history = {"jobs", "runs", "holds", "moves", "satellites", "reports", "needs", "failed_starts"}
+    through = {
+        sql: steps
+        for sql, steps in ways.items()
+        if any(step.split()[:2] == ["SCAN", table] for step in steps for table in history)
+        and not any("_alive" in step or "_open" in step for step in steps)
+    }
+    assert not through

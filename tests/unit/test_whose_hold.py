@@ -176,9 +176,9 @@ def test_an_answer_from_before_our_hold_does_not_make_it_anothers() -> None:
     now = at_work.world.now
     book.keep(job, 1, released=False, now=now)
     book.take(before, (), now=now + 2)
-    assert not book.all(now=now + 2).rows[job].released
+    assert not book.of([job], now=now + 2).rows[job].released
     book.take(before, (), now=now + 60)
-    assert book.all(now=now + 60).rows[job].released
+    assert book.of([job], now=now + 60).rows[job].released
 
 
 def test_an_administrators_hold_after_a_start_that_never_began_is_his() -> None:

@@ -6,7 +6,7 @@ What is written here decides whose hold a hold is: see ones.slurm_ext.holding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from ones.daemon.onesd.books.store import Store
@@ -90,7 +90,7 @@ class HoldsBook:
             self._learn(snapshot, moving, now=now)
 
     def _learn(self, snapshot: Snapshot, moving: Collection[int], *, now: float) -> None:
-        holds = self.all(now=now)
+        holds = self.of(snapshot.jobs, now=now)
         for job in snapshot.jobs.values():
             if not job.marked or job.state != "PENDING" or job.id in moving:
                 continue
@@ -113,7 +113,7 @@ class HoldsBook:
         self, snapshot: Snapshot, moving: Collection[int], lapse: Lapse, *, now: float
     ) -> None:
         """Who is held as before our release waits for us again, or he would for ever."""
-        rows = self.all(now=now).rows
+        rows = self.of(snapshot.jobs, now=now).rows
         for job in snapshot.jobs.values():
             row = rows.get(job.id)
             if row is None or not (job.marked and job.held and job.state == "PENDING"):
@@ -133,7 +133,7 @@ class HoldsBook:
                 # Whoever is there was queued before, though our clock be behind slurmctld's.
                 at = max([now, *(job.submitted + 1.0 for job in snapshot.jobs.values())])
             self._store.set_fact(SINCE, at)
-            rows = self.all(now=now).rows
+            rows = self.of(snapshot.jobs, now=now).rows
             for job in snapshot.jobs.values():
                 runs = job.marked and job.state == "RUNNING" and "COMPLETING" not in job.flags
                 if runs and job.id not in rows and job.id not in moving:
@@ -144,8 +144,8 @@ class HoldsBook:
 
         Told by the clock, so only as the job is first seen: a clock may be wrong for a while.
         """
-        rows = self.all(now=now).rows if met else {}
-        for number in rows.keys() & set(met):
+        rows = self.of(set(met) & snapshot.jobs.keys(), now=now).rows
+        for number in rows:
             job = snapshot.jobs[number]
             if not job.restarts and rows[number].before(job.submitted):
                 self._store.write("DELETE FROM holds WHERE job = ?", number)
@@ -173,9 +173,9 @@ class HoldsBook:
             log.warning("job %d: requeued and held before the database was made", job.id)
         self.keep(job.id, job.restarts, released=False, now=now)
 
-    def all(self, *, now: float) -> Holds:
-        """All that is written down, as of now."""
-        rows = self._store.rows("SELECT * FROM holds")
+    def of(self, jobs: Iterable[int], *, now: float) -> Holds:
+        """All that is written down of these jobs, as of now."""
+        rows = self._store.of_jobs("holds", jobs)
         sent = self._store.rows("SELECT job, restarts, at FROM unanswered")
         return Holds(
             rows={

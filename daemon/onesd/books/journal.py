@@ -84,7 +84,9 @@ class Journal:
 
     def moving(self) -> frozenset[int]:
         """The jobs with a move under way."""
-        return frozenset(row["job"] for row in self._store.rows("SELECT job FROM moves WHERE open"))
+        return frozenset(
+            row["job"] for row in self._store.rows("SELECT job FROM moves WHERE open = 1")
+        )
 
     def new(self, job: int, *, now: float) -> int:
         """The number of a move that is about to be written down, in the same transaction."""
@@ -146,8 +148,11 @@ class Journal:
         return "" if row is None else str(row["kind"])
 
     def counts(self) -> dict[int, int]:
-        """Moves of each job, ever."""
-        rows = self._store.rows("SELECT job, count(*) AS n FROM moves GROUP BY job")
+        """Moves of each job that has not ended."""
+        rows = self._store.rows(
+            "SELECT job, count(*) AS n FROM moves"
+            " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL) GROUP BY job"
+        )
         return {row["job"]: row["n"] for row in rows}
 
     def of_job(self, job: int) -> list[dict[str, Any]]:

@@ -64,7 +64,8 @@ class NeedsBook:
         self._traffic: dict[str, NodeReport] = {}  # of each node, the report before
         self._met: set[tuple[int, int]] = set()  # runs that have a row
         self._lock = threading.Lock()  # of _needs: only those who ask wait for a fit
-        self._closed: deque[Run] = deque()  # runs the round has closed, not yet learnt
+        # Runs the round has closed, not yet learnt: nobody may ask for months.
+        self._closed: deque[Run] = deque(maxlen=MEMORY)
         self._needs = Needs(quality=quality)
         rows = store.rows(
             "SELECT * FROM needs WHERE state IS NOT NULL ORDER BY at DESC LIMIT ?", MEMORY

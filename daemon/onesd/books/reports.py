@@ -91,6 +91,8 @@ class Learning:
         kept: list[int] = []
         together = beside(snapshot.jobs)
         told_by = self._inbox.reports()
+        self._seen = {job: at for job, at in self._seen.items() if job in told_by}
+        self._crowded &= snapshot.jobs.keys()
         new = [job for job, told in told_by.items() if self._seen.get(job) != told.received.at]
         before = self._rows_of(new)
         try:

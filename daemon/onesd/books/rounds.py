@@ -15,8 +15,10 @@ class RoundsBook:
         self._store = store
         self._forgot = 0.0
 
-    def keep(self, done: Round, *, policy: str, mode: str, keep_seconds: float) -> None:
-        """Write a round with its decisions; once an hour, forget all that is too old."""
+    def keep(
+        self, done: Round, *, policy: str, mode: str, keep_seconds: float, keep_bytes: float
+    ) -> None:
+        """Write a round with its decisions; once an hour, forget what is too old, or too much."""
         with self._store.transaction():
             number = self._store.write(
                 "INSERT INTO rounds(at, seconds, policy, mode, outcome) VALUES(?, ?, ?, ?, ?)",
@@ -43,3 +45,4 @@ class RoundsBook:
         if done.at - self._forgot > HOUR:
             self._forgot = done.at
             self._store.forget(done.at - keep_seconds)
+            self._store.keep_within(int(keep_bytes), now=done.at)

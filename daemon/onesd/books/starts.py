@@ -91,7 +91,9 @@ class FailedStarts:
 
     def limits_changed(self, *, now: float) -> None:
         """The site's limits are other ones: what they forbade may be tried again."""
-        for row in self._store.rows("SELECT * FROM failed_starts WHERE what != 'back'"):
+        for row in self._store.rows(
+            "SELECT * FROM failed_starts WHERE what != 'back' AND until > ?", now
+        ):
             self._lift(row, now=now, at_once=True)
 
     def _lift(self, row: Row, *, now: float, at_once: bool = False) -> None:
@@ -109,11 +111,9 @@ class FailedStarts:
 
     def barred(self, *, now: float) -> dict[int, list[Refusal]]:
         """What is barred now, by job."""
-        rows = self._store.rows(
-            "SELECT * FROM failed_starts WHERE at <= ?1 AND ?1 < until ORDER BY job, what", now
-        )
+        rows = self._store.rows("SELECT * FROM failed_starts WHERE at <= ?1 AND ?1 < until", now)
         found: dict[int, list[Refusal]] = {}
-        for row in rows:
+        for row in sorted(rows, key=lambda row: (row["job"], row["what"])):
             refusal = Refusal(
                 what=row["what"].split()[0],
                 node=row["what"].removeprefix("node ") if " " in row["what"] else "",
@@ -140,7 +140,7 @@ class FailedStarts:
             for number, (record, gpus) in before.items()
             if number not in held or held[number][1] < gpus
         ]
-        for row in self._store.rows("SELECT * FROM failed_starts"):
+        for row in self._store.of_jobs("failed_starts", snapshot.jobs):
             record = snapshot.jobs.get(row["job"])
             if record is None:
                 continue

@@ -1,8 +1,10 @@
 """The database of onesd: history, what was learnt, and the journal of moves under way.
 
 Slurm is the only truth; losing this file loses no job. One writer, SQLite in WAL mode; the round
-runs in a thread beside the API, so one lock serialises them. On a file system that hosts share
-there is no WAL, whose index is memory that only the processes of one host share: see `shared`.
+runs in a thread beside the API, so one lock serialises what is written. Who asks while something is
+written is told by another connection what was before it, and waits for nothing. On a file system
+that hosts share there is no WAL, whose index is memory that only the processes of one host share:
+see `shared`; there he waits.
 """
 
 from __future__ import annotations
@@ -158,6 +160,19 @@ _MIGRATIONS = (
         at REAL NOT NULL, lost INTEGER NOT NULL, source TEXT NOT NULL, samples INTEGER,
         steps INTEGER, PRIMARY KEY(job, restarts, generation)) WITHOUT ROWID;
     """,
+    # What a round asks for is found without going through all that is remembered.
+    """
+    CREATE INDEX jobs_alive ON jobs(job) WHERE ended IS NULL;
+    CREATE INDEX jobs_by_end ON jobs(ended) WHERE ended IS NOT NULL;
+    CREATE INDEX jobs_by_submission ON jobs(submitted);
+    CREATE INDEX satellites_alive ON satellites(job) WHERE ended IS NULL;
+    CREATE INDEX needs_open ON needs(job) WHERE state IS NULL;
+    CREATE INDEX pairs_open ON pairs(id) WHERE ended IS NULL;
+    CREATE INDEX failed_starts_until ON failed_starts(until);
+    CREATE INDEX moves_by_time ON moves(at);
+    CREATE INDEX stages_wanted ON stages(outcome);
+    CREATE INDEX decisions_by_round ON decisions(round);
+    """,
 )
 
 
@@ -180,6 +195,8 @@ _OF_A_JOB = (
 )
 
 _BESIDE = ("-journal", "-wal")  # files of a database that hold what is under way
+MOST_LOG = 64 * 2**20  # bytes that the write-ahead log keeps on disk once it is written back
+MINUTE = 60.0
 COPIES = 3  # of a database are made before it is given up as damaged
 
 
@@ -199,20 +216,27 @@ class Store:
     def __init__(self, path: Path | str, *, shared: bool = False) -> None:
         self.path = str(path)
         self._lock = threading.RLock()
+        self._read_apart = not shared and self.path != ":memory:"
+        self._readers: list[sqlite3.Connection] = []  # of whom nobody makes use now
         self._primary: dict[str, list[str]] = {}
         try:
-            self._db = sqlite3.connect(
-                self.path, isolation_level=None, check_same_thread=False, timeout=10
-            )
-            self._db.row_factory = sqlite3.Row
+            self._db = self._connected()
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
             # The journal of moves must be on disk before Slurm is touched.
             self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(f"PRAGMA journal_size_limit = {MOST_LOG}")
             self._migrate(keep=not shared)
         except sqlite3.DatabaseError as fault:
             raise StoreError(
                 f"{path}: {fault}; move the file away to start afresh: no job depends on it"
             ) from None
+
+    def _connected(self) -> sqlite3.Connection:
+        database = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=10
+        )
+        database.row_factory = sqlite3.Row
+        return database
 
     def _migrate(self, *, keep: bool) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -242,9 +266,19 @@ class Store:
         files = (Path(self.path + end) for end in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.is_file())
 
+    def used(self) -> int:
+        """Bytes of the database that hold something; what was forgotten leaves room for more."""
+        pages, free, size = (
+            int(self.rows(f"PRAGMA {name}")[0][0])
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
     def close(self) -> None:
         with self._lock:
             self._db.close()
+        while self._readers:
+            self._readers.pop().close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -262,8 +296,20 @@ class Store:
             self._db.execute("RELEASE part" if within else "COMMIT")
 
     def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
+        """What a question finds; whose transaction is under way finds what he has written, too."""
+        if self._lock.acquire(blocking=not self._read_apart):
+            try:
+                return self._db.execute(sql, values).fetchall()
+            finally:
+                self._lock.release()
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._connected()
+            reader.execute("PRAGMA query_only = 1")
+        found = reader.execute(sql, values).fetchall()
+        self._readers.append(reader)
+        return found
 
     def row(self, sql: str, *values: Any) -> sqlite3.Row | None:
         found = self.rows(sql, *values)
@@ -337,8 +383,30 @@ class Store:
                 "unshared",
             ):
                 self.write(f"DELETE FROM {table} WHERE at < ?", before)
-            self.write("DELETE FROM decisions WHERE round NOT IN (SELECT id FROM rounds)")
+            self.write(
+                "DELETE FROM decisions WHERE round < (SELECT min(id) FROM rounds)"
+                " OR NOT EXISTS (SELECT 1 FROM rounds)"
+            )
             self.write("DELETE FROM jobs WHERE ended < ?", before)
+
+    def keep_within(self, most: int, *, now: float) -> None:
+        """Drop the oldest history until the database has no more than so many bytes in use.
+
+        What is of jobs that have not ended stays, however much that is.
+        """
+        while self.used() > most:
+            first = self._first()
+            if first is None or first >= now:
+                return
+            self.forget(first + max(MINUTE, (now - first) / 8))
+
+    def _first(self) -> float | None:
+        """When what is remembered longest ended."""
+        found = self.rows(
+            "SELECT at FROM (SELECT at FROM rounds ORDER BY id LIMIT 1)"
+            " UNION ALL SELECT min(ended) FROM jobs WHERE ended IS NOT NULL"
+        )
+        return min((row["at"] for row in found if row["at"] is not None), default=None)
 
 
 def inherit(before: Path, own: Path) -> None:
