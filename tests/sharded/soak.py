@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from live import LiveTraining
-from trainings import LAUNCHER, Step, apart
+from trainings import LAUNCHER, apart, counting
 
 SAMPLES, BATCH, MOST, COPIED = 211, 16, 6, 3
 PAUSE = 1.0  # seconds after each step, until there were enough changes: an epoch has 14 of them
@@ -135,17 +135,6 @@ class Soak:
             "apart": apart(results[0]["digest"], alone["digest"]) if results else None,
             "left": left_over(self.training.folder),
         }
-
-
-def counting(steps: Sequence[Step]) -> dict[int, list[Step]]:
-    """The steps by the samples before them; of one that was done again, its last time."""
-    found: dict[int, list[Step]] = {}
-    for step in steps:
-        found.setdefault(step.before, []).append(step)
-    return {
-        before: [step for step in same if step.ended >= max(each.began for each in same)]
-        for before, same in found.items()
-    }
 
 
 def left_over(folder: Path) -> int:
