@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 ENVIRONMENT = "/opt/sharded"
-EPOCHS, SAMPLES, BATCH = 2, 164, 8
+EPOCHS, SAMPLES, BATCH = 2, 100, 8
 TRAINING = (
     *("/home/jobs/train.py", "--width=768", "--layers=14", "--pause=8"),
     *(f"--epochs={EPOCHS}", f"--samples={SAMPLES}", f"--batch={BATCH}"),
