@@ -168,7 +168,7 @@ class Soak:
             self._until_fault = FAULT_EVERY
             due.append((self.random.uniform(0.0, 5.0), "kill"))
         due.sort()
-        gate = self.random.uniform(0.0, 7.0)  # seconds to hold it up there
+        gate = self.random.uniform(0.0, self.training.gate)
         began, killed, held_since = time.monotonic(), "", 0.0
         self.live.steering.want(job, size)
         while True:
@@ -210,15 +210,18 @@ class Soak:
             self.wait(job, lambda look: not look.lives)
         self.wait_until_gone(job)
         state = self.live.steering.state(job)
-        if state == "FAILED" and killed not in ENDS_JOB:
+        notes = self.live.notes(job)
+        last = EPOCHS * SAMPLES - SAMPLES % BATCH
+        # Workers may also be killed when they have done all steps, and nothing is left to go on.
+        trained = any(note.get("committed") and note["at"] == last for note in notes)
+        if state == "FAILED" and killed not in ENDS_JOB and not (killed and trained):
             self.found.hangs += 1
             say(f"FAILED: job {job}")
             self.explain(job)
         self.found.completed += state == "COMPLETED"
-        notes = self.live.notes(job)
         copies = self.training.sharded
         task = Task(epochs=EPOCHS, samples=SAMPLES, batch=BATCH, copies=copies)
-        account = account_of(notes, task, complete=state == "COMPLETED")
+        account = account_of(notes, task, complete=trained)
         self.judge(job, account, losses)
         if copies and state == "COMPLETED":
             self.compare(job, digests(notes))

@@ -22,6 +22,7 @@ class Training:
     standstill: float  # seconds between two steps, where all workers begin anew even
     live_timeout: float  # seconds for one order
     seen_late: float  # seconds in which Slurm ends a job, and we see it
+    gate: float  # seconds for which it is held up in its last steps, at most
     shards: Sequence[int] = ()  # over how many workers a model is cut; 0: over all
 
     @property
@@ -48,6 +49,7 @@ PLAIN = Training(
     standstill=25.0,
     live_timeout=60.0,
     seen_late=3.0,
+    gate=7.0,
 )
 SHARDED = Training(
     environment="/opt/sharded",
@@ -56,6 +58,7 @@ SHARDED = Training(
     standstill=90.0,
     live_timeout=200.0,
     seen_late=20.0,
+    gate=40.0,
     shards=(0, 2),
 )
 
