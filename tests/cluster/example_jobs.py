@@ -90,10 +90,8 @@ class Recipes:
         assert {move["outcome"] for move in life["moves"]} == {"done"}
 
 
-def counted_examples(cluster: Cluster, environment: str, layer: str) -> Cluster:
-    """A cluster with the examples in /home/recipes, as they are and with their steps counted.
-
-    Skips the test where the cluster's image lacks the environment; fails where `layer`, the
+def needs_environment(cluster: Cluster, environment: str, layer: str) -> None:
+    """Skips the test where the cluster's image lacks the environment; fails where `layer`, the
     variable that has it built, is set.
     """
     if cluster.run("ctl", f"test -x {environment}/bin/python", check=False).returncode:
@@ -101,6 +99,11 @@ def counted_examples(cluster: Cluster, environment: str, layer: str) -> Cluster:
         if os.environ.get(layer) == "1":
             pytest.fail(missing)
         pytest.skip(missing)
+
+
+def counted_examples(cluster: Cluster, environment: str, layer: str) -> Cluster:
+    """A cluster with the examples in /home/recipes, as they are and with their steps counted."""
+    needs_environment(cluster, environment, layer)
     subprocess.run(["docker", "cp", "--quiet", str(JOBS), f"{cluster.name}-ctl:/home/"], check=True)
     cluster.run("ctl", "rm -rf /home/recipes; mkdir /home/recipes")
     to = f"{cluster.name}-ctl:/home/recipes/"

@@ -4,7 +4,8 @@ Pure: lines of counted_digits.py in, an `Account` out.
 
 A *strand* is a time in which the state went from worker to worker without a break. Where all
 workers were lost, the next strand begins at a checkpoint; of the strand before it only the steps up
-to there are part of the training.
+to there are part of the training. Where a sharded model has lost a slice, the workers that are left
+may go back to an earlier state, of which neighbours have copies.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Task:
     epochs: int
     samples: int  # of an epoch
     batch: int
+    copies: bool = False  # whether the workers may go back to copies of an earlier state
 
     @property
     def total(self) -> int:
@@ -38,6 +40,7 @@ class Account:
     lost: int = 0  # samples of a finished epoch in no step that counts
     repeated: int = 0  # samples of one epoch in more than one step that counts, or twice in one
     strands: int = 0
+    gone_back: list[int] = field(default_factory=list)  # steps, each time that copies were taken
     standstill: float = 0.0  # seconds: the longest time between two steps of one strand
     changes: Counter[str] = field(default_factory=Counter)
 
@@ -49,6 +52,10 @@ class _Generation:
     number: int
     workers: set[str] = field(default_factory=set)
     steps: dict[int, list[Line]] = field(default_factory=dict)
+
+    @property
+    def begin(self) -> int:
+        return min(self.steps)
 
     @property
     def committed(self) -> dict[int, list[Line]]:
@@ -88,6 +95,8 @@ def account_of(notes: Iterable[Line], task: Task, *, complete: bool) -> Account:
     for strand in strands:
         found.standstill = max(found.standstill, _standstill(strand, task))
         found.changes.update(_changes(strand, task))
+        if task.copies:
+            found.gone_back += _gone_back(strand)
     return found
 
 
@@ -120,8 +129,11 @@ def _samples(strand: Strand, task: Task, *, limit: int) -> dict[int, Counter[int
     for index, generation in enumerate(strand):
         later: set[str] = set().union(*(each.workers for each in strand[index + 1 :]))
         redone: set[int] = set().union(*(each.committed for each in strand[index + 1 :]))
+        kept = min((each.begin for each in strand[index + 1 :] if task.copies), default=limit)
         for at, lines in generation.committed.items():
-            if at >= limit or (at in redone and not generation.committers[at] & later):
+            if at >= kept or at >= limit:
+                continue
+            if at in redone and not generation.committers[at] & later:
                 continue  # whoever had committed it died before handing it on
             # Who was killed after the gradients were averaged was part of it, and could not say so.
             ids = {line["worker"]: line["ids"] for line in lines}
@@ -129,6 +141,17 @@ def _samples(strand: Strand, task: Task, *, limit: int) -> dict[int, Counter[int
             for numbers in ids.values():
                 seen.update(numbers)
     return epochs
+
+
+def _gone_back(strand: Strand) -> list[int]:
+    """How many steps were undone, each time that workers went on with fewer than they had."""
+    undone = [
+        sum(
+            at >= after.begin and bool(who & after.workers) for at, who in before.committers.items()
+        )
+        for before, after in pairwise(strand)
+    ]
+    return [steps for steps in undone if steps]
 
 
 def _standstill(strand: Strand, task: Task) -> float:

@@ -57,15 +57,19 @@ class Faults:
         self.done: Counter[str] = Counter()
         self.total_losses = 0
         """How often all workers of a job were killed, so that a checkpoint had to be read."""
+        self.losses = 0
+        """How often any were."""
 
     def strike(self, job: int, host: str, satellites: dict[int, str]) -> str:
         """Kill something of a job on `host`, with satellites on these nodes; what it was."""
         status = self._live.status(job)
+        python = f"{self._live.environment.removeprefix('/')}/bin/python"
         impossible = frozenset() if satellites else NEEDS_SATELLITE
         if status is None:
             impossible |= {"worker", "workers of one launcher", "all workers"}
         kind = self._deck.deal(but=impossible)
         self.done[kind] += 1
+        self.losses += kind not in ("onesd", "agent")
         match kind:
             case "onesd":
                 self._live.steering.kill()
@@ -79,7 +83,7 @@ class Faults:
                 victim = self._chance.choice(sorted(satellites))
                 self._live.cluster.run("ctl", f"scancel {victim}", check=False)
             case "ones-run":
-                self._kill(host, "[/]opt/ones/bin/python[^ ]* [^ ]*ones-run --live")
+                self._kill(host, f"[/]{python}[^ ]* [^ ]*ones-run --live")
             case "srun":
                 self._kill(host, "^srun .*ones-run --live")
             case _:

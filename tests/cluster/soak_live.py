@@ -1,6 +1,6 @@
 """Random live resizes in a row on the container cluster, with parts of ONES killed in between.
 
-usage: scripts/soak-live [--resizes N] [--seed S] [--json]
+usage: scripts/soak-live [--sharded] [--resizes N] [--seed S] [--json]
 
 One job after the other trains, and each is asked for one random size after the other: for one, for
 two in a row, or with checkpoints being written all the time. Each job is held up in one of its last
@@ -29,39 +29,33 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, quantiles
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "sharded")]
 
 import pytest  # noqa: E402
 from conftest import Cluster  # noqa: E402
 from soak_account import Account, Task, account_of  # noqa: E402
-from soak_faults import CARDS, ENDS_JOB, Deck, Faults  # noqa: E402
+from soak_faults import ENDS_JOB, Deck, Faults  # noqa: E402
+from soak_found import Found  # noqa: E402
+from soak_training import BACK, PLAIN, ROUNDING, SHARDED, Training, digests  # noqa: E402
 from steering import Steering  # noqa: E402
 from test_live import BATCH, SAMPLES, Live  # noqa: E402
+from trainings import apart  # noqa: E402
 
 SIZES = (1, 2, 3, 4, 6, 8)
 EPOCHS = 70
 KINDS = ("alone", "alone", "twice", "during a checkpoint")
-CHANGES = ("growth", "shrink", "both at once", "in the last three steps", "during a checkpoint")
 ROUND = 2.0  # seconds
 LOOK = 0.4  # seconds between two looks: each costs the cluster's own machine something
 A_NODE = 4  # GPUs
 OWN = (1, 1, 2, 2 * A_NODE)  # GPUs of a job's own; of two nodes it can give back the second
-SEEN_LATE = 3.0  # seconds in which Slurm ends a job, and we see it
-PATIENCE = 90.0  # seconds for a size to be reached, whatever was killed
-STANDSTILL = 25.0  # seconds between two steps, where all workers begin anew even
 FAULT_EVERY = 3  # resizes
-ENOUGH = 100  # resizes in which everything happens
-CHECKPOINT_SECONDS = 0.3
-SETTINGS = f"""
-round = {ROUND}
+SETTINGS = """
+round = {round}
 [agent]
 interval = 0.5
 [guard]
@@ -69,65 +63,8 @@ grace_time = 3.0
 live_grace_time = 0.5
 [moves]
 checkpoint_timeout = 30.0
-live_timeout = 60.0
+live_timeout = {live_timeout}
 """
-
-
-@dataclass(slots=True)
-class Found:
-    """What a soak comes to."""
-
-    resizes: int = 0
-    jobs: int = 0
-    completed: int = 0
-    asked: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    changes: Counter[str] = field(default_factory=Counter)
-    pauses: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)  # seconds from a job's end to its last trace
-    standstill: float = 0.0
-    lost: int = 0
-    repeated: int = 0
-    hangs: int = 0
-    leftovers: int = 0
-    fallbacks: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def as_json(self) -> dict[str, Any]:
-        later = quantiles(self.pauses, n=20)[-1] if len(self.pauses) > 1 else None
-        return {
-            "resizes": self.resizes,
-            "pause_median_s": median(self.pauses) if self.pauses else None,
-            "pause_p95_s": later,
-            "lost_samples": self.lost,
-            "repeated_samples": self.repeated,
-            "hangs": self.hangs,
-            "leftovers": self.leftovers,
-            "fallbacks": self.fallbacks,
-            "pauses": len(self.pauses),
-            "jobs": self.jobs,
-            "jobs_completed": self.completed,
-            "seconds": time.monotonic() - self.began,
-            "longest_standstill_s": self.standstill,
-            "longest_end_s": max(self.ends, default=0.0),
-            "asked": dict(sorted(self.asked.items())),
-            "exercised": dict(sorted(self.changes.items())),
-            "killed": dict(sorted(self.faults.items())),
-        }
-
-    @property
-    def missing(self) -> list[str]:
-        """What should have happened in a soak as long as this."""
-        if self.resizes < ENOUGH:
-            return []
-        wanted = [(kind, self.changes) for kind in CHANGES]
-        wanted += [(kind, self.faults) for kind in CARDS]
-        return [kind for kind, happened in wanted if not happened[kind]]
-
-    @property
-    def good(self) -> bool:
-        faults = self.lost, self.repeated, self.hangs, self.leftovers, self.fallbacks
-        return not (any(faults) or self.missing)
 
 
 class HangError(Exception):
@@ -153,8 +90,9 @@ class Look:
 class Soak:
     """One run of it."""
 
-    def __init__(self, cluster: Cluster, resizes: int, seed: int) -> None:
-        self.live = Live(Steering(cluster))
+    def __init__(self, cluster: Cluster, training: Training, resizes: int, seed: int) -> None:
+        self.live = Live(Steering(cluster), training.environment)
+        self.training = training
         self.cluster = cluster
         self.random = random.Random(seed)
         self.wanted = resizes
@@ -164,15 +102,22 @@ class Soak:
         self.found.faults = self.faults.done
         self._pauses: dict[tuple[int, int], float] = {}  # of a job's generation
         self._until_fault = FAULT_EVERY
+        self._alone: list[float] = []  # the norms of what one process comes to
+        self._recovered: dict[tuple[int, int], str] = {}  # as pauses
 
     def run(self) -> Found:
         self.live.steering.prepare()
         self.cluster.run("ctl", "rm -rf /home/alice/*gate-* /home/alice/seen-*")
-        self.live.start(settings=SETTINGS)
+        if self.training.sharded:
+            self.cluster.run("n4", self.training.alone(EPOCHS), "alice")
+            (self._alone,) = digests(self.live.notes(0))
+        timeout = self.training.live_timeout
+        self.live.start(settings=SETTINGS.format(round=ROUND, live_timeout=timeout))
         while self.found.resizes < self.wanted and self.found.hangs < 3:
             self.found.jobs += 1
             self.train()
         self.found.pauses = list(self._pauses.values())
+        self.found.recovered.update(self._recovered.values())
         self.live.steering.prepare()
         return self.found
 
@@ -180,14 +125,14 @@ class Soak:
         """One job from its start to its end."""
         self.cluster.run("ctl", "rm -f /run/ones/asked.json")
         gpus = self.random.choice(OWN)
-        words = [str(EPOCHS), str(CHECKPOINT_SECONDS)]
+        words = self.training.words(EPOCHS, self.random)
         job = self.live.submit(*words, gpus=gpus, options=("--no-kill",))
         total = EPOCHS * SAMPLES
         last = total - SAMPLES % BATCH - BATCH * self.random.choice([0, 1, 2, 2, 3])
         self.cluster.run("ctl", f"echo {last} > gate-{job}", "alice")
         say(f"job {job}: {gpus} GPUs of its own, held at {last} of {total}")
         killed, windows = "", []
-        losses = self.faults.total_losses
+        losses = self.losses
         try:
             self.wait(job, lambda look: look.gpus == self.workers(job) == gpus)
             least, size = min(gpus, A_NODE), gpus
@@ -203,7 +148,12 @@ class Soak:
             self.found.hangs += 1
             say(f"HANG: {hang}")
             self.explain(job)
-        self.finish(job, killed, windows, self.faults.total_losses - losses)
+        self.finish(job, killed, windows, self.losses - losses)
+
+    @property
+    def losses(self) -> int:
+        """Kills after which a checkpoint may have to be read."""
+        return self.faults.losses if self.training.sharded else self.faults.total_losses
 
     def resize(self, job: int, least: int, now: int) -> tuple[int, str, str]:
         """Ask for another size, and wait for it; the size, what was killed, how it was asked."""
@@ -218,7 +168,7 @@ class Soak:
             self._until_fault = FAULT_EVERY
             due.append((self.random.uniform(0.0, 5.0), "kill"))
         due.sort()
-        gate = self.random.uniform(0.0, 7.0)  # seconds to hold it up there
+        gate = self.random.uniform(0.0, self.training.gate)
         began, killed, held_since = time.monotonic(), "", 0.0
         self.live.steering.want(job, size)
         while True:
@@ -247,8 +197,8 @@ class Soak:
                 return size, killed, kind
             if kind == "during a checkpoint":
                 self.cluster.run("ctl", f"scancel --signal=USR1 {job}", check=False)
-            if now_s - began > PATIENCE:
-                raise HangError(f"job {job} with {size} GPUs: not within {PATIENCE:.0f} s")
+            if now_s - began > self.training.patience:
+                raise HangError(f"job {job} with {size} GPUs: not in time")
             time.sleep(LOOK)
 
     def finish(
@@ -260,15 +210,21 @@ class Soak:
             self.wait(job, lambda look: not look.lives)
         self.wait_until_gone(job)
         state = self.live.steering.state(job)
-        if state == "FAILED" and killed not in ENDS_JOB:
+        notes = self.live.notes(job)
+        last = EPOCHS * SAMPLES - SAMPLES % BATCH
+        # Workers may also be killed when they have done all steps, and nothing is left to go on.
+        trained = any(note.get("committed") and note["at"] == last for note in notes)
+        if state == "FAILED" and killed not in ENDS_JOB and not (killed and trained):
             self.found.hangs += 1
             say(f"FAILED: job {job}")
             self.explain(job)
         self.found.completed += state == "COMPLETED"
-        notes = self.live.notes(job)
-        task = Task(epochs=EPOCHS, samples=SAMPLES, batch=BATCH)
-        account = account_of(notes, task, complete=state == "COMPLETED")
+        copies = self.training.sharded
+        task = Task(epochs=EPOCHS, samples=SAMPLES, batch=BATCH, copies=copies)
+        account = account_of(notes, task, complete=trained)
         self.judge(job, account, losses)
+        if copies and state == "COMPLETED":
+            self.compare(job, digests(notes))
         written = [note["time"] for note in notes if "checkpoint" in note]
         self.found.changes["during a checkpoint"] += sum(
             any(began <= at <= ended for at in written) for began, ended in windows
@@ -282,13 +238,25 @@ class Soak:
         found.standstill = max(found.standstill, account.standstill)
         if account.lost or account.repeated:
             say(f"SAMPLES of job {job}: {account.lost} lost, {account.repeated} repeated")
-        if account.standstill > STANDSTILL:
+        found.undone += account.gone_back
+        if any(steps > BACK for steps in account.gone_back):
+            found.unequal += 1
+            say(f"WENT FAR BACK: job {job}: {account.gone_back} steps")
+        if account.standstill > self.training.standstill:
             found.hangs += 1
             say(f"STOOD STILL: job {job} for {account.standstill:.1f} s")
         if account.strands - 1 > losses:
             found.fallbacks += account.strands - 1 - losses
             say(f"FELL BACK: job {job}: {account.strands} strands, {losses} times all were killed")
             self.explain(job)
+
+    def compare(self, job: int, came_to: list[list[float]]) -> None:
+        """All workers have the same parameters, those of a run by one process."""
+        differ = max((apart(each, self._alone) for each in came_to), default=1.0)
+        self.found.apart = max(self.found.apart, differ)
+        if differ > ROUNDING or any(each != came_to[0] for each in came_to):
+            self.found.unequal += 1
+            say(f"UNEQUAL: job {job}: {differ:.1e} apart from one process's; {came_to}")
 
     def wait_until_gone(self, job: int) -> None:
         """Neither satellites nor launchers are left, in the time that they have."""
@@ -299,12 +267,12 @@ class Soak:
             self.cluster.run(node, launchers).stdout for node in ("n1", "n2")
         ):
             took = time.monotonic() - ended
-            if took > ROUND + SEEN_LATE and not late:
+            if took > ROUND + self.training.seen_late and not late:
                 late = True
                 self.found.leftovers += 1
                 say(f"LEFT OVER after {took:.1f} s: {self.look(job).left}")
                 self.explain(job)
-            if took > PATIENCE:
+            if took > self.training.patience:
                 self.cluster.run("ctl", "squeue -h -o %A | xargs -r scancel --signal=KILL")
                 break
             time.sleep(LOOK)
@@ -322,6 +290,8 @@ class Soak:
         for change in (status or {}).get("resizes", ()):
             if change["pause"] is not None and change["before"]:
                 self._pauses[job, change["generation"]] = change["pause"]
+            if "recovery" in change:
+                self._recovered[job, change["generation"]] = change["recovery"]["source"]
 
     def look(self, job: int) -> Look:
         columns = "jobid:12,state:14,batchhost:20,tres-alloc:200,admin_comment:80"
@@ -346,10 +316,10 @@ class Soak:
         return Look(state, host, gpus, satellites, tuple(left), "held" in lines)
 
     def wait(self, job: int, so: Callable[[Look], bool]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.training.patience
         while not so(self.look(job)):
             if time.monotonic() > end:
-                raise HangError(f"job {job}: {self.look(job)} after {PATIENCE:.0f} s")
+                raise HangError(f"job {job}: {self.look(job)} is not as it was to become")
             time.sleep(LOOK)
 
     def explain(self, job: int) -> None:
@@ -371,6 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="soak-live", description=__doc__.splitlines()[0])
     parser.add_argument("--resizes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sharded", action="store_true", help="models that are cut over workers")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse_args()
     cluster = Cluster(os.environ.get("ONES_CLUSTER_NAME", "ones-soak"))
@@ -379,7 +350,8 @@ def main() -> None:
     if ours:
         subprocess.run([script, "up"], check=True, stdout=sys.stderr)
     try:
-        found = Soak(cluster, options.resizes, options.seed).run()
+        training = SHARDED if options.sharded else PLAIN
+        found = Soak(cluster, training, options.resizes, options.seed).run()
     except pytest.fail.Exception as fault:
         sys.exit(f"soak-live: error: {fault}")
     finally:

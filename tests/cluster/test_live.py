@@ -39,6 +39,7 @@ class Live:
     """onesd with a policy that does as a file says, and jobs that can be resized live."""
 
     steering: Steering
+    environment: str = "/opt/ones"  # the folder of the Python environment that trains
 
     @property
     def cluster(self) -> Cluster:
@@ -56,12 +57,25 @@ class Live:
         user: str = "alice",
         options: Sequence[str] = (),
     ) -> int:
-        asked = [f"--elastic={sizes}", f"--gpus=v100:{gpus}", f"--ntasks={gpus}", *options]
-        return self.steering.submit(user, *asked, "/home/jobs/live.sbatch", *words)
+        launched = ("--live", "/home/jobs/counted_digits.py", *words)
+        return self.launch(*launched, gpus=gpus, sizes=sizes, user=user, options=options)
 
-    def resize(self, job: int, gpus: int) -> None:
+    def launch(
+        self,
+        *words: str,
+        gpus: int,
+        sizes: str = "1-8",
+        user: str = "alice",
+        options: Sequence[str] = (),
+    ) -> int:
+        """Submit a job that runs ones-run with these words on each of its nodes."""
+        asked = [f"--elastic={sizes}", f"--gpus=v100:{gpus}", f"--ntasks={gpus}", *options]
+        script = ["/home/jobs/launched.sbatch", self.environment, *words]
+        return self.steering.submit(user, *asked, *script)
+
+    def resize(self, job: int, gpus: int, *, within: float = 120) -> None:
         self.steering.want(job, gpus)
-        self.has(job, gpus)
+        self.has(job, gpus, within=within)
 
     def resize_with_onesd_killed(
         self, job: int, gpus: int, there: Callable[[], bool] = lambda: True

@@ -1,7 +1,7 @@
 """What a change of workers costs a sharded transformer, and whether it comes out right.
 
 usage: scripts/benchmark-live --sharded [--width N] [--layers N] [--sizes N,N...]
-                                        [--copies N,N...] [--restarts N] [--json]
+                                        [--copies N,N...] [--restarts N] [--torchft N] [--json]
 
 By default 100 million parameters in fp32 under AdamW, 1.2 GB of state, on this machine over gloo.
 FSDP2 goes through --sizes, HSDP with two workers for each copy through --copies. A pause lasts from
@@ -10,6 +10,11 @@ which it is longest. Right after each training its changes are made again by a r
 times each, from torch.distributed.checkpoint. Memory is the largest peak of a worker in a change,
 as a part of its peak in steps before or after it. Losses, parameters and samples are compared with
 a run by one process. Exits with 1 where they differ.
+
+With --torchft the changes of HSDP are made by torchft as well, by whole copies, as it does it: N
+times all of them. It resizes within a step, so that its pause can't be told from it; what is
+compared is the time that a change takes from training beyond the steps' usual times, from the order
+to the end of the first step with the new size. (Its newcomers are ready before the order.)
 """
 
 from __future__ import annotations
@@ -27,14 +32,16 @@ from statistics import median
 from typing import Any
 
 from live import LiveTraining
-from trainings import Step, Trainings, apart, eventually
+from replicas import REPLICA, Replicas
+from trainings import Seen, Step, Trainings, apart, eventually
 
 ROUNDING = 1e-3  # relative, of sums over workers in another order, after all steps
 BATCH = 8
 HEAD = (
     "| model | change | pause | to the end of the first new step | a step before, after"
     " | sent / least | MB sent | memory / steady | restart: pause | to the end of its first step"
-    " | times the live pause |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    " | times the live pause | time lost: live | by torchft |"
+    "\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 BETWEEN = 1  # steps between two changes
 
@@ -46,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sizes", default="2,4,3,8,2", help="workers of FSDP2; empty: none")
     parser.add_argument("--copies", default="4,6,2", help="workers of HSDP; empty: none")
     parser.add_argument("--restarts", type=int, default=1, help="of each change")
+    parser.add_argument("--torchft", type=int, default=0, help="walks of HSDP by torchft")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     model = {"width": given.width, "layers": given.layers}
@@ -60,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
                 own = Path(folder) / name
                 found, same = walked(own, walk, shards=shards, **model)
                 for row in found:
+                    row["torchft"] = []
                     row["restarts"] = [
                         restarted(
                             own / f"{row['before']}-{row['after']}-{number}",
@@ -67,6 +76,10 @@ def main(arguments: Sequence[str]) -> int:
                         )
                         for number in range(given.restarts)
                     ]  # fmt: skip
+                for number in range(given.torchft if shards == REPLICA else 0):
+                    replicas = Replicas(own / f"torchft-{number}", batch=BATCH, **model)
+                    for row, time_lost in zip(found, by_torchft(replicas, walk), strict=True):
+                        row["torchft"].append(time_lost)
                 rows += [{"model": name, **row} for row in found]
                 if not given.json:
                     print(*(line(name, row) for row in found), sep="\n", flush=True)
@@ -86,6 +99,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def line(name: str, row: dict[str, Any]) -> str:
     sent = f"{row['sent'] / row['least']:.2f}" if row["least"] else "nothing to send"
+    torchft = f"{median(row['torchft']):.1f} s" if row["torchft"] else "-"
     restart = "- | - | -"
     if row["restarts"]:
         pause, first = (median(one[key] for one in row["restarts"]) for key in ("pause", "first"))
@@ -94,7 +108,8 @@ def line(name: str, row: dict[str, Any]) -> str:
         f"| {name} | {row['before']} to {row['after']} | {row['pause']:.2f} s"
         f" | {row['first']:.2f} s | {row['usual'][0]:.2f}, {row['usual'][1]:.2f} s"
         f" | {sent} | {row['sent'] / 1e6:.0f}"
-        f" | {row['memory']:.2f} | {restart} |"
+        f" | {row['memory']:.2f} | {restart} | {row['lost']:.1f} s"
+        f" | {torchft} |"
     )
 
 
@@ -120,10 +135,11 @@ def walked(
     try:
         alone = training.whole()
         job = training.live(walk[0], slots=max(walk))
-        told = []
+        told, ordered = [], []
         for size in walk[1:]:
             training.steps_more(BATCH * BETWEEN)
             before = training.pids()
+            ordered.append(time.time())
             told.append(training.resize(size)["resizes"][-1])
             present = training.pids()
             if any(before[slot] != present[slot] for slot in before.keys() & present.keys()):
@@ -131,12 +147,13 @@ def walked(
         training.slow.unlink()
         if training.ends(job):
             raise RuntimeError(training.said)
-        return [cost(training, change) for change in told], is_equal(training, alone, samples)
+        changes = [cost(training, *each) for each in zip(told, ordered, strict=True)]
+        return changes, is_equal(training, alone, samples)
     finally:
         training.end()
 
 
-def cost(training: Trainings, told: dict[str, Any]) -> dict[str, Any]:
+def cost(training: Trainings, told: dict[str, Any], ordered: float) -> dict[str, Any]:
     steps = training.every_step()
     at = told["samples"]
     old = [step for step in steps if step.before < at and step.workers == told["before"]]
@@ -149,6 +166,7 @@ def cost(training: Trainings, told: dict[str, Any]) -> dict[str, Any]:
         "pause": told["pause"],
         "first": max(step.ended for step in first) - max(step.ended for step in last),
         "usual": [usual(old), usual(new)],
+        "lost": lost(training, ordered, told["workers"]),
         "sent": told["moved"],
         "least": told["least"],
         "memory": memory(training, at),
@@ -157,6 +175,18 @@ def cost(training: Trainings, told: dict[str, Any]) -> dict[str, Any]:
 
 def usual(steps: Sequence[Step]) -> float:
     return median(step.ended - step.began for step in steps)
+
+
+def lost(seen: Seen, ordered: float, workers: int, name: str = "seen") -> float:
+    """Seconds that a change took from training, by one who was there before and after."""
+    by_size: dict[int, list[Step]] = {}
+    for step in seen.every_step(name):
+        by_size.setdefault(step.workers, []).append(step)
+    mine = max(seen.steps(name).values(), key=len)
+    since = [step for step in mine if step.ended > ordered]
+    last = next(index for index, step in enumerate(since) if step.workers == workers)
+    expected = sum(usual(by_size[step.workers]) for step in since[: last + 1])
+    return since[last].ended - since[0].began - expected
 
 
 def memory(training: Trainings, at: int) -> float:
@@ -181,6 +211,20 @@ def is_equal(training: Trainings, alone: dict[str, Any], samples: int) -> bool:
         and apart(list(losses.values()), list(alone["losses"].values())) < ROUNDING
         and all(apart(each["digest"], alone["digest"]) < ROUNDING for each in results)
     )
+
+
+def by_torchft(replicas: Replicas, walk: Sequence[int]) -> list[float]:
+    """The seconds that each change takes from training, where whole copies come and go."""
+    try:
+        replicas.resize(walk[0] // REPLICA)
+        ordered = []
+        for size in walk[1:]:
+            replicas.steps_more(BETWEEN + 2)
+            ordered.append((replicas.resize(size // REPLICA), size))
+        replicas.steps_more(BETWEEN + 2)
+        return [lost(replicas.seen, at, size, "torchft") for at, size in ordered]
+    finally:
+        replicas.end()
 
 
 def restarted(

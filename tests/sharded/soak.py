@@ -1,13 +1,13 @@
 """Many random changes of a sharded training, with workers and launchers killed in between.
 
-usage: scripts/soak-live --sharded [--resizes N] [--seed S] [--shards N] [--json]
+usage: scripts/soak-live --without-slurm [--resizes N] [--seed S] [--shards N] [--json]
 
-Runs on this machine, without Slurm: a base launcher, others that join it as satellites do, and
-SIGKILL for workers and for those others. With --shards the model has further copies where there
-are workers for them; each slice is kept a second time by a neighbour as well. Afterwards each step
-that counts must have had the samples that it has in a run by one process, all workers must have the
-same parameters, those of that run, and nothing may be left over. Exits with 1 where that is not so,
-and shows each step with other samples.
+Runs on this machine and needs no cluster, as scripts/soak-live --sharded does: a base launcher,
+others that join it as satellites do, and SIGKILL for workers and for those others. With --shards
+the model has further copies where there are workers for them; each slice is kept a second time by a
+neighbour as well. Afterwards each step that counts must have had the samples that it has in a run
+by one process, all workers must have the same parameters, those of that run, and nothing may be
+left over. Exits with 1 where that is not so, and shows each step with other samples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from live import LiveTraining
-from trainings import LAUNCHER, Step, apart
+from trainings import LAUNCHER, apart, counting
 
 SAMPLES, BATCH, MOST, COPIED = 211, 16, 6, 3
 PAUSE = 1.0  # seconds after each step, until there were enough changes: an epoch has 14 of them
@@ -137,17 +137,6 @@ class Soak:
         }
 
 
-def counting(steps: Sequence[Step]) -> dict[int, list[Step]]:
-    """The steps by the samples before them; of one that was done again, its last time."""
-    found: dict[int, list[Step]] = {}
-    for step in steps:
-        found.setdefault(step.before, []).append(step)
-    return {
-        before: [step for step in same if step.ended >= max(each.began for each in same)]
-        for before, same in found.items()
-    }
-
-
 def left_over(folder: Path) -> int:
     """Processes that still work on this training."""
     mine = str(folder).encode()
@@ -161,7 +150,7 @@ def left_over(folder: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="scripts/soak-live --sharded", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/soak-live --without-slurm", description=__doc__)
     parser.add_argument("--resizes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shards", type=int)

@@ -3,8 +3,8 @@
 usage: train.py [--width N] [--layers N] [--epochs N] [--samples N] [--batch N] [--shards N]
                 [--ddp] [--pause SECONDS] [--slow FILE] [--seen PREFIX]
 
-Each worker writes the samples that it has committed to PREFIX.PID, and at the end what has become
-of the training to PREFIX.PID.result.
+Each worker writes the samples that it has committed to PREFIX.HOST-PID, and at the end what has
+become of the training to PREFIX.HOST-PID.result.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def main() -> None:
     job.track(optimizer, schedule)
     loader = job.loader(Sequences(given.samples), batch_size=given.batch)
     job.warm_up(lambda batch: loss_of(model, batch))
-    seen = Path(f"{given.seen}.{os.getpid()}")
+    host = os.uname().nodename.partition(".")[0]
+    seen = Path(f"{given.seen}.{host}-{os.getpid()}")
     for epoch in job.epochs(given.epochs):
         for batch in loader:
             share, before, size, began = job._weight(), job.samples, job.world_size, time.time()

@@ -1,4 +1,4 @@
-"""Runs of tests/sharded/train.py as processes of this machine, and what they have left behind."""
+"""Runs of tests/sharded/train.py as processes of this machine, and what any have left behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,49 @@ class Step:
     change: int  # and in job.step(), where changes are
 
 
-class Trainings:
+class Seen:
+    """What workers have written into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def steps(self, name: str = "seen") -> dict[str, list[Step]]:
+        """The committed steps by process."""
+        found = {}
+        for file in self.folder.glob(f"{name}.*"):
+            if file.suffix != ".result":
+                lines = [line for line in file.read_text().splitlines() if line.endswith("]")]
+                found[file.suffix[1:]] = [Step(*json.loads(line)) for line in lines]
+        return found
+
+    def every_step(self, name: str = "seen") -> list[Step]:
+        return [step for steps in self.steps(name).values() for step in steps]
+
+    def counted(self) -> Counter[tuple[int, int]]:
+        """How often each sample of each epoch was committed."""
+        return Counter((step.epoch, each) for step in self.every_step() for each in step.numbers)
+
+    def losses(self, name: str = "seen") -> dict[int, float]:
+        """The mean loss of each step, by the samples before it."""
+        found: Counter[int] = Counter()
+        for step in self.every_step(name):
+            found[step.before] += step.loss
+        return dict(sorted(found.items()))
+
+    def results(self, name: str = "seen") -> list[dict[str, Any]]:
+        return [json.loads(file.read_text()) for file in self.folder.glob(f"{name}.*.result")]
+
+    def reached(self, samples: int) -> bool:
+        with contextlib.suppress(ValueError):
+            return max(step.before for step in self.every_step()) >= samples
+        return False
+
+
+class Trainings(Seen):
     """Runs of one training in one folder."""
 
     def __init__(self, folder: Path, **options: object) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.options = options
         self.patience = PATIENCE
         self.slow = folder / "slow"
@@ -99,36 +137,16 @@ class Trainings:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
-    def steps(self, name: str = "seen") -> dict[int, list[Step]]:
-        """The committed steps by process."""
-        found = {}
-        for file in self.folder.glob(f"{name}.*"):
-            if file.suffix != ".result":
-                lines = [line for line in file.read_text().splitlines() if line.endswith("]")]
-                found[int(file.suffix[1:])] = [Step(*json.loads(line)) for line in lines]
-        return found
 
-    def every_step(self, name: str = "seen") -> list[Step]:
-        return [step for steps in self.steps(name).values() for step in steps]
-
-    def counted(self) -> Counter[tuple[int, int]]:
-        """How often each sample of each epoch was committed."""
-        return Counter((step.epoch, each) for step in self.every_step() for each in step.numbers)
-
-    def losses(self, name: str = "seen") -> dict[int, float]:
-        """The mean loss of each step, by the samples before it."""
-        found: Counter[int] = Counter()
-        for step in self.every_step(name):
-            found[step.before] += step.loss
-        return dict(sorted(found.items()))
-
-    def results(self, name: str = "seen") -> list[dict[str, Any]]:
-        return [json.loads(file.read_text()) for file in self.folder.glob(f"{name}.*.result")]
-
-    def reached(self, samples: int) -> bool:
-        with contextlib.suppress(ValueError):
-            return max(step.before for step in self.every_step()) >= samples
-        return False
+def counting(steps: Sequence[Step]) -> dict[int, list[Step]]:
+    """The steps by the samples before them; of one that was done again, its last time."""
+    found: dict[int, list[Step]] = {}
+    for step in steps:
+        found.setdefault(step.before, []).append(step)
+    return {
+        before: [step for step in same if step.ended >= max(each.began for each in same)]
+        for before, same in found.items()
+    }
 
 
 def apart(these: list[float], others: list[float]) -> float:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,14 @@ def test_what_is_sent_arrives(pair: Pair) -> None:
     pair.receive().join(PATIENCE)
     assert pair.fault == ""
     assert bool(pair.got.all())
+
+
+def test_making_a_group_calls_nothing_that_pytorch_gives_up() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        made = Pair()
+    made.other.kill()
+    made.other.communicate()
 
 
 def test_who_waits_for_data_that_are_on_their_way_is_freed_when_the_group_is_cut(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,20 @@ def test_who_was_killed_after_the_gradients_were_averaged_was_part_of_the_step()
 def test_what_only_the_dead_had_committed_may_be_done_again() -> None:
     again = [step(at, "a", generation=2) for at in (2, 4, 6)]
     assert found(step(0, "a", "b"), step(2, "a", "b", committed="b"), *again) == (0, 0, 1)
+
+
+def test_workers_that_went_back_to_copies_did_those_steps_again_and_no_others() -> None:
+    task = replace(TASK, copies=True)
+    steps = [step(at, "a", "b") for at in (0, 2, 4)]
+    again = [step(at, "a", generation=2) for at in (2, 4, 6)]
+    lines = [line for lines in [*steps, *again] for line in lines]
+    account = account_of(lines, task, complete=True)
+    assert (account.lost, account.repeated, account.strands) == (0, 0, 1)
+    assert account.gone_back == [2]
+    gap = [step(at, "a", generation=2) for at in (4, 6)]
+    lines = [line for lines in [*steps[:1], *gap] for line in lines]
+    account = account_of(lines, task, complete=True)
+    assert (account.lost, account.repeated, account.gone_back) == (2, 0, [])
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -240,8 +240,10 @@ def make(
     except (RuntimeError, ValueError) as fault:
         reason = str(fault).strip().splitlines()
         raise GroupFault(f"group {name}: {reason[0] if reason else type(fault).__name__}") from None
-    if hasattr(c10d, "_set_pg_timeout"):
-        c10d._set_pg_timeout(WORKING, pg)
+    # Earlier versions of PyTorch have it under another name only.
+    set_timeout = getattr(dist, "set_timeout", None) or getattr(c10d, "_set_pg_timeout", None)
+    if set_timeout is not None:
+        set_timeout(WORKING, pg)
     return Group(pg, rank=rank, size=size, nccl=nccl, links=_connections(before))
 
 

@@ -1,11 +1,15 @@
 """The documented example with an account: each worker writes which samples of which epoch it saw.
 
-usage: counted_digits.py EPOCHS [SECONDS OF A CHECKPOINT]
+usage: counted_digits.py EPOCHS [SECONDS OF A CHECKPOINT [SHARDS SECONDS OF A STEP]]
+
+With SHARDS the model is sharded by FSDP2 over so many workers (0: over all), under AdamW, and each
+worker's slice is kept a second time every COPIED steps.
 
 Lines of the files in `seen-JOB`:
 {"epoch", "at": the position before the step, "ids", "worker", "workers", "generation", "restarts",
 "time", "committed"}; one is written before a step, and another one after it where it counts. One
-lost in a crash does not. And {"checkpoint": position, "restarts", "time"} for each checkpoint.
+lost in a crash does not. And {"checkpoint": position, "restarts", "time"} for each checkpoint,
+{"digest": norms of the parameters, "worker"} at the end of a sharded training.
 
 While there is a file `gate-JOB` with a position, every worker waits before the step at it, and says
 so by a file `at-gate-JOB`: a test can hold a training in its last steps.
@@ -27,6 +31,9 @@ from ones.slurm_ext.runtime.torch_framework import TorchFramework
 
 EPOCHS, BATCH, SAMPLES = int(sys.argv[1]), 96, 500
 CHECKPOINT_SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+SHARDED = len(sys.argv) > 3
+SHARDS, STEP_SECONDS = (int(sys.argv[3]), float(sys.argv[4])) if SHARDED else (0, 0.0)
+COPIED = 5
 LEADER = os.environ.get("ONES_LEADER_JOB", os.environ.get("SLURM_JOB_ID", "0"))
 RESTARTS = os.environ.get("ONES_LEADER_RESTARTS", os.environ.get("SLURM_RESTART_COUNT", "0"))
 
@@ -46,15 +53,23 @@ class Numbered(torch.utils.data.Dataset):
 
 def note_checkpoints(job, account) -> None:
     """Have each checkpoint noted, and take as long as one of a larger network would."""
-    dump = TorchFramework.dump
+    name = "save_shards" if SHARDED else "dump"
+    write = getattr(TorchFramework, name)
 
-    def noted(self, state, file) -> None:
+    def noted(*given, **options):
         time.sleep(CHECKPOINT_SECONDS)
-        dump(self, state, file)
+        done = write(*given, **options)
         line = {"checkpoint": job.samples, "restarts": int(RESTARTS), "time": time.time()}
         account.write(json.dumps(line) + "\n")
+        return done
 
-    TorchFramework.dump = noted
+    setattr(TorchFramework, name, noted)
+
+
+def digest(model) -> list[float]:
+    """Norms of each parameter, the same however it is cut."""
+    whole = [getattr(each, "full_tensor", lambda each=each: each)() for each in model.parameters()]
+    return [each.detach().double().square().sum().item() for each in whole]
 
 
 def wait_at_gate(position: int) -> None:
@@ -76,8 +91,12 @@ def main() -> None:
     labels = (images @ truth).argmax(1)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(job.device)
-    model = job.ddp(network)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if SHARDED:
+        model = job.fsdp(network, shards=SHARDS or None, copy_steps=COPIED)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+    else:
+        model = job.ddp(network)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     job.track(optimizer)
     loader = job.loader(Numbered(images, labels), batch_size=BATCH)
     folder = Path(f"seen-{LEADER}")
@@ -110,6 +129,10 @@ def main() -> None:
                 finally:  # a worker that leaves ends in there
                     if job.samples > before:
                         account.write(json.dumps({**said, "committed": True}) + "\n")
+                time.sleep(STEP_SECONDS)
+        if SHARDED:
+            account.write(json.dumps({"digest": digest(model), "worker": me}) + "\n")
+            return
     if job.rank == 0:
         with torch.no_grad():
             answers = network(images)
