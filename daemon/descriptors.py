@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-WANTED = 8192  # as LimitNOFILE in our units
+WANTED = 16_384  # as LimitNOFILE in our units
 RESERVED = 256  # for our own files, Slurm's commands, and connections that are being refused
 BACKLOG = 64  # connections of one door that are accepted at once, before any is looked at
 

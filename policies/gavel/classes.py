@@ -123,8 +123,9 @@ def _pairs(problem: Problem, classes: Classes) -> Pairs:
     throughput = np.where(both[:, :, None], listed.throughput[entry], 0.0)
     alone = problem.throughput[classes.example]
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = throughput[:, :, 0] / alone[first] + throughput[:, :, 1] / alone[second]
-    useful = gain > 1.0
+        gains = throughput / np.stack([alone[first], alone[second]], axis=-1)
+    # Who can't run there by himself and gets nothing in the pair, either, takes nothing from it.
+    useful = np.where(throughput > 0, gains, 0.0).sum(axis=-1) > 1.0
     throughput = np.where(useful[:, :, None], throughput, 0.0)
     chosen = useful.any(axis=1)
     return Pairs(first=first[chosen], second=second[chosen], throughput=throughput[chosen])

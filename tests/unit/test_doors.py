@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import msgspec
@@ -25,13 +26,14 @@ from patience import eventually
 from prometheus_server import free_port
 from standing_onesd import served_onesd
 
-from ones.daemon import munge
+from ones.daemon import descriptors, munge
 from ones.daemon.agent.push import Onesd
 from ones.daemon.config import ConfigError, load_config
 from ones.daemon.credentials import Credential
 from ones.daemon.onesd.assembly import Onesd as Served
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.doors import askers, connections, workers
+from ones.daemon.onesd.page import server
 from ones.daemon.signatures import statement
 from ones.daemon.wire import (
     AGENT_PURPOSE,
@@ -452,6 +454,32 @@ def test_onesd_listens_where_it_is_told(
         with pytest.raises(ConnectionRefusedError):
             visitor.report()
         socket.create_connection(("127.0.0.2", visitor.port), timeout=60).close()
+
+
+class AnAgents:
+    """The other end of a connection from this address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get_extra_info(self, name: str) -> object:
+        return (self._address, 40_000) if name == "peername" else None
+
+    def abort(self) -> None:
+        raise AssertionError(f"{self._address} is let go")
+
+
+def test_ten_thousand_agents_keep_their_connections() -> None:
+    async def come() -> int:
+        found = connections.Connections(connections.MOST)
+        for number in range(10_000):
+            agents = connections.Connection(asyncio.Protocol(), found)
+            agents.connection_made(cast(asyncio.Transport, AnAgents(f"10.1.{number}.1")))
+        return len(found)
+
+    assert asyncio.run(come()) == 10_000
+    beside = server.MOST_CONNECTIONS + descriptors.RESERVED
+    assert connections.MOST + beside <= descriptors.WANTED
 
 
 def test_only_networks_that_are_allowed_may_connect() -> None:

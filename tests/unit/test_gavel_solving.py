@@ -10,7 +10,7 @@ from gavel_builders import a_problem, problems, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.policies.gavel import packing
+from ones.policies.gavel import POLICIES, packing
 from ones.policies.gavel.classes import Classes, Goal, spread, state
 from ones.policies.gavel.filling import Tree, fill, fill_by_rounds
 from ones.policies.gavel.interior import solve_by_interior_point
@@ -153,6 +153,20 @@ def test_classes_of_pairs_lose_nothing(problem: Problem, copies: int) -> None:
     np.add.at(busy, shares.first, shares.together.sum(axis=1))
     np.add.at(busy, shares.second, shares.together.sum(axis=1))
     assert busy.max() < 1.0 + NEAR
+
+
+def test_a_pair_is_used_where_one_of_it_gets_nothing_and_the_other_is_quicker() -> None:
+    problem = Problem.of(
+        np.array([[1.0, 0.0], [1.0, 1.0]]),
+        np.array([1.0, 1.0]),
+        pairs=Pairs(
+            first=np.array([0]),
+            second=np.array([1]),
+            throughput=np.array([[[0.0, 0.0], [0.0, 3.0]]]),
+        ),
+    )
+    found = POLICIES["max_min_fairness_packed"].allocate(problem)
+    assert found.objective == pytest.approx(1.5)
 
 
 @settings(max_examples=25, deadline=None)

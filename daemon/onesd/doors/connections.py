@@ -19,7 +19,7 @@ from typing import cast
 from ones.daemon.pace import Pace
 
 log = logging.getLogger(__name__)
-MOST = 4096
+MOST = 12_288  # each agent keeps one
 FIRST_WORD = 10.0  # seconds until a request's headers must be there
 WORK = 60.0  # for a request and its answer
 KEPT = 30.0  # between two requests
