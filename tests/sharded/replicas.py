@@ -35,7 +35,7 @@ class Replicas:
             f"--bind=127.0.0.1:{port}",
             "--min_replicas=1",
             "--join_timeout_ms=1000",
-            "--heartbeat_timeout_ms=2000",  # who leaves is waited for as long
+            "--heartbeat_timeout_ms=5000",  # who leaves is waited for as long; a busy machine
         )
 
     def resize(self, copies: int) -> float:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ones.slurm_ext.runtime.live.faults import STABLE
 from ones.slurm_ext.runtime.live.generation import LEAVE, MEND, TRIES, VOTE, WARM, Council
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
@@ -573,6 +574,19 @@ def test_workers_that_are_lost_again_and_again_end_the_job() -> None:
         for key in sorted(world.processes):
             world.kill(key)
     assert world.ended == -9
+
+
+def test_workers_that_are_lost_now_and_then_do_not_end_a_job_that_is_resized_in_between() -> None:
+    world = a_world()
+    world.settle()
+    for number in range(2 * TRIES):
+        world.now += STABLE + 1
+        world.tell(Wanted(slots(0, 1, 2) if number % 2 else slots(0, 1)))
+        world.settle()
+        for key in sorted(world.processes):
+            world.kill(key)
+        world.settle()
+    assert world.ended is None
 
 
 def test_newcomers_end_when_the_training_does() -> None:

@@ -19,6 +19,7 @@ class Faults:
     deaths: list[int] = field(default_factory=list)
     """Exit codes of members and of those who failed, since the present generation began."""
     restarts: int = 0  # of all workers, in a row
+    restarted: Seconds | None = None  # when that was last
 
     def blame(self, slot: Slot, code: int, *, lasted: Seconds) -> None:
         """A worker has failed by itself, after so long a time."""
@@ -29,11 +30,13 @@ class Faults:
         for slot in slots:
             self.failures.pop(slot, None)
 
-    def is_hopeless(self, *, lasted: Seconds, nobody_left: bool) -> bool:
-        """All workers are to begin again, after a generation of so long: whether that is in vain.
+    def is_hopeless(self, *, now: Seconds, nobody_left: bool) -> bool:
+        """All workers are to begin again: whether that is in vain.
 
         It is where it was in vain before, or all of them failed by themselves.
         """
-        self.restarts = 1 if lasted > STABLE else self.restarts + 1
+        # Not since the present generation began: a job that is resized often has no long ones.
+        recent = self.restarted is not None and now - self.restarted <= STABLE
+        self.restarts, self.restarted = (self.restarts + 1 if recent else 1), now
         failed = nobody_left and all(0 < code < 128 for code in self.deaths)
         return self.restarts > FAILURES or failed

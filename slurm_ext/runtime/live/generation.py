@@ -67,7 +67,6 @@ class Council:
         self.attempt: Attempt | None = None
         self.ending = False
         self.over = False
-        self.began: Seconds = 0.0  # of the present generation
         self._batch: int | None = None
         self._together = False  # whether those who leave wait for those who come
         self._homes: dict[int, int] = {}  # their slots
@@ -307,7 +306,7 @@ class Council:
         if attempt.at_once and self.number:
             loss = Loss(self._lost, self._restarted)
         self.number, self.members, self.attempt = attempt.number, attempt.members, None
-        self.began, self._tries, self._mends = self._now, 0, 0
+        self._tries, self._mends = 0, 0
         self._lost, self._restarted = 0, False
         self._faults.deaths.clear()
         slots = tuple(self.workers[key].slot for key in self.members)
@@ -361,9 +360,7 @@ class Council:
         """Nobody has the whole state: all begin again from the checkpoint."""
         self.attempt, self._broken_since, self._mends = None, None, 0
         self._restarted = True
-        hopeless = self._faults.is_hopeless(
-            lasted=self._now - self.began, nobody_left=not self.workers
-        )
+        hopeless = self._faults.is_hopeless(now=self._now, nobody_left=not self.workers)
         self.members = ()
         for worker in self.workers.values():
             self._kill(worker)
