@@ -126,16 +126,16 @@ def cluster_up(name: str) -> Iterator[Cluster]:
         yield here
         return
     script, environment = ROOT / "scripts/cluster", {**os.environ, "ONES_CLUSTER_NAME": name}
-    done = subprocess.run(
-        [script, "up"], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        unable = f"no Slurm in containers: {last}"
-        if os.environ.get("CI"):
-            pytest.fail(unable)
-        pytest.skip(f"{unable}; nothing that needs a real Slurm was tested")
     try:
+        done = subprocess.run(
+            [script, "up"], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            unable = f"no Slurm in containers: {last}"
+            if os.environ.get("CI"):
+                pytest.fail(unable)
+            pytest.skip(f"{unable}; nothing that needs a real Slurm was tested")
         yield here
     finally:
         subprocess.run([script, "down"], env=environment, capture_output=True, check=False)
