@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -221,6 +222,8 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     if min(chosen.agents, chosen.nodes, chosen.jobs) < 1 or chosen.agents > 15_000:
         parser.error("--agents, --nodes and --jobs are at least 1, agents at most 15000")
+    # Who ends this program ends onesd and the simulated Slurm, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(MOST_FILES, hard), hard))
     with tempfile.TemporaryDirectory(prefix="ones-doors-") as folder:
