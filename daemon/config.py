@@ -22,6 +22,7 @@ from ones.daemon.wire import CheckpointSignal
 from ones.slurm_ext.errors import OnesError
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
+LONGEST_LINE = 4096  # characters: what tomllib takes for a key of many parts grows as their square
 
 STAGE_FOLDER = "/var/spool/ones-stage"  # as in slurm_ext/spank/stage_in.c
 
@@ -287,7 +288,13 @@ def read_config(path: Path | None = None, overrides: Mapping[str, str] | None = 
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        text = file.read_text()
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > LONGEST_LINE:
+                raise ConfigError(
+                    f"{file}: line {number} is longer than {LONGEST_LINE} characters; split it"
+                )
+        return tomllib.loads(text)
     except OSError as fault:
         raise ConfigError(
             f"{file}: {fault.strerror}; write it, or name another with --config or ONES_CONF"

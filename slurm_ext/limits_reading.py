@@ -31,7 +31,7 @@ _ASSOCIATION = (
     *("maxtresperjob", "maxtrespernode", "maxjobs", "maxwall"),
 )
 _CONFIG = re.compile(r"^(AccountingStorageEnforce|ClusterName)\s*=\s*(\S+)", re.MULTILINE)
-_USED = re.compile(r"\b(gres/gpu(?::[^=,()\s]+)?|cpu|node)=[0-9N]+\(([0-9]+)\)")
+_USED = re.compile(r"\b(gres/gpu(?::[^=,()\s]{1,64})?|cpu|node)=[0-9N]{1,20}\(([0-9]{1,20})\)")
 _UNLIMITED = frozenset({"", "UNLIMITED", "INFINITE", "-1", "N"})
 
 

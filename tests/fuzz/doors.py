@@ -111,7 +111,9 @@ def _http(data: bytes) -> object:
     must(not answer or status is not None, f"an answer that is no HTTP: {answer[:60]!r}")
     if status is not None:
         must(int(status[1]) not in (500, 501, 502), f"status {int(status[1])}")
-        body = answer.partition(b"\r\n\r\n")[2]
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if (length := _LENGTH.search(head + b"\r\n")) is not None:
+            body = body[: int(length[1])]  # there may be an answer to a second request behind it
         if int(status[1]) >= 400 and b"application/json" in answer[:2000]:
             must(len(body) <= 4096, "a long refusal")
             must(len(json.loads(body)["error"].splitlines()) <= 1, "a refusal of several lines")

@@ -69,7 +69,9 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         b"round = " + b"9" * 5000,
         b"round = " + b"[" * 20000,
         CONFIG.replace(b"0.0.0.0", b"9" * 5000),
+        b"[gavel" + b".pl" * 20000 + b"]",
     ),
+    "limits-used": (b"QOS=normal(1) UsageRaw=1.0 GrpTRESMins=" + b"gres/gpu:" * 4500,),
     "clusters": (
         b"[prices]\nv100 = " + b"9" * 400,
         b"[[nodes]]\ngpus = " + b"9" * 5000,
@@ -84,6 +86,10 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         a_request("GET", "/v1/lease/3", Authorization="Munge 0"),
         a_request("POST", "/v1/agent", _LONG, Authorization="Munge 0", Ones_Node="n1"),
     ),
-    "door-page": (a_request("POST", "/sign-in", b'{"secret": "', Origin="http://localhost")[:-5],),
+    "door-page": (
+        a_request("POST", "/sign-in", b'{"secret": "', Origin="http://localhost")[:-5],
+        # Two requests on one connection, the second of which is refused: two answers.
+        b"GET / HTTP/1.1\r\nHost:Cse\r\n\r\nGET /\nt: \r\n\r\n",
+    ),
     "solve": (b'{"policy": "' + b"9" * 5000 + b'"}', '{"policy": "\u2028"}'.encode()),
 }
