@@ -80,6 +80,7 @@ FOUND: dict[str, tuple[bytes, ...]] = {
     "batch-scripts": (b"#!/bin/bash\n#SBATCH --gpus=" + b"=v10s" * 1000,),
     # What can't be read was answered with, however long it was.
     "door-onesd": (
+        b"GET / HTTP/1.1\r\nHost:\r\nExpect:\xff\r\n\r\n",
         b"GET /v1/status HTTP/0\r\n\r\n",
         # Signed by an agent that names no node: a KeyError.
         a_request("POST", "/v1/agent", NODE, Authorization="Munge 0"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
+from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from ones.daemon.descriptors import BACKLOG
 from ones.daemon.onesd.doors.connections import Connections
@@ -41,6 +42,7 @@ class Listening:
         )
         self._connections = connections
         self._servers: list[asyncio.Server] = []
+        self._request: Any = None  # what makes a request of what was read: aiohttp's own
         app.on_shutdown.append(self._close)
 
     async def tcp(
@@ -73,8 +75,21 @@ class Listening:
             ) from None
 
     def _protocol(self) -> asyncio.Protocol:
-        assert self.runner.server is not None, "the runner is set up"
-        return self.runner.server()
+        server = self.runner.server
+        assert server is not None, "the runner is set up"
+        if self._request is None:
+            self._request, server.request_factory = server.request_factory, self._understood
+        return server()
+
+    def _understood(self, message: Any, *more: Any) -> web.BaseRequest:
+        """The request, without what it expects beyond HTTP's 100-continue: aiohttp itself would
+        answer with that, before any handler of ours, and fail where it is no text."""
+        if message.headers.get(hdrs.EXPECT, "100-continue").lower() != "100-continue":
+            headers = message.headers.copy()
+            headers.popall(hdrs.EXPECT)
+            message = message._replace(headers=headers)
+        request: web.BaseRequest = self._request(message, *more)
+        return request
 
     async def _close(self, _: web.Application) -> None:
         for server in self._servers:
