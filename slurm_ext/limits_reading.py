@@ -219,7 +219,7 @@ def used_in(text: str, of: Iterable[tuple[str, str]]) -> dict[tuple[str, str], A
         name: tuple[str, str]
         if match := re.match(r"QOS=([^\s(]+)\(", head):
             name = ("qos", match[1])
-        elif match := re.search(r"\bAccount=(\S+) UserName= ", head):
+        elif match := re.search(r"\bAccount=(\S{1,256}) UserName= ", head):
             name = ("account", match[1])
         else:
             continue

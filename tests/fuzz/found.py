@@ -71,7 +71,10 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         CONFIG.replace(b"0.0.0.0", b"9" * 5000),
         b"[gavel" + b".pl" * 20000 + b"]",
     ),
-    "limits-used": (b"QOS=normal(1) UsageRaw=1.0 GrpTRESMins=" + b"gres/gpu:" * 4500,),
+    "limits-used": (
+        b"QOS=normal(1) UsageRaw=1.0 GrpTRESMins=" + b"gres/gpu:" * 4500,
+        b"Account=" * 8100,
+    ),
     "clusters": (
         b"[prices]\nv100 = " + b"9" * 400,
         b"[[nodes]]\ngpus = " + b"9" * 5000,
