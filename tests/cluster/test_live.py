@@ -21,13 +21,15 @@ pytestmark = pytest.mark.cluster
 SAMPLES, BATCH = 500, 96  # of an epoch and of a step, in counted_digits.py
 EPOCHS = 80
 POINTS = (3, 7)  # of a live move: written down, and ordered
-SETTINGS = """
+IN_A_HURRY = """
 round = 2.0
 [agent]
 interval = 1.0
 [guard]
 grace_time = 3.0
 live_grace_time = 1.0
+"""
+SETTINGS = f"""{IN_A_HURRY}
 [moves]
 checkpoint_timeout = 30.0
 live_timeout = 180.0

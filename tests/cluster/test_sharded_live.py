@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from example_jobs import needs_environment
 from steering import Steering
-from test_live import Live
+from test_live import IN_A_HURRY, Live
 
 SHARDED = Path(__file__).resolve().parents[1] / "sharded"
 sys.path.append(str(SHARDED))
@@ -37,13 +37,7 @@ TRAINING = (
 ROUNDING = 1e-3  # relative: a sum over workers is summed in another order for each size
 PATIENCE = 900.0  # seconds: two cores import, build and train all of it
 FOLDER = "/home/alice/sharded"
-SETTINGS = """
-round = 2.0
-[agent]
-interval = 1.0
-[guard]
-grace_time = 3.0
-live_grace_time = 1.0
+SETTINGS = f"""{IN_A_HURRY}
 [moves]
 checkpoint_timeout = 600.0
 requeue_timeout = 300.0

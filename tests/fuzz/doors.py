@@ -97,12 +97,18 @@ def _spoken(data: bytes, complete: Callable[[bytes], bool], *, to_the_end: bool 
     return answer
 
 
-def _http_complete(answer: bytes) -> bool:
-    head, end, body = answer.partition(b"\r\n\r\n")
-    if not end:
-        return False
+def _parted(answer: bytes) -> tuple[bytes, bytes | None, int | None]:
+    """The head of an HTTP answer, what came behind it, and how long it says that its body is."""
+    head, end, rest = answer.partition(b"\r\n\r\n")
     length = _LENGTH.search(head + b"\r\n")
-    return b"text/event-stream" in head or (length is not None and len(body) >= int(length[1]))
+    return head, rest if end else None, int(length[1]) if length else None
+
+
+def _http_complete(answer: bytes) -> bool:
+    head, rest, length = _parted(answer)
+    if rest is None:
+        return False
+    return b"text/event-stream" in head or (length is not None and len(rest) >= length)
 
 
 def _http(data: bytes) -> object:
@@ -111,9 +117,8 @@ def _http(data: bytes) -> object:
     must(not answer or status is not None, f"an answer that is no HTTP: {answer[:60]!r}")
     if status is not None:
         must(int(status[1]) not in (500, 501, 502), f"status {int(status[1])}")
-        head, _, body = answer.partition(b"\r\n\r\n")
-        if (length := _LENGTH.search(head + b"\r\n")) is not None:
-            body = body[: int(length[1])]  # there may be an answer to a second request behind it
+        _, rest, length = _parted(answer)
+        body = (rest or b"")[:length]  # there may be an answer to a second request behind it
         if int(status[1]) >= 400 and b"application/json" in answer[:2000]:
             must(len(body) <= 4096, "a long refusal")
             must(len(json.loads(body)["error"].splitlines()) <= 1, "a refusal of several lines")
