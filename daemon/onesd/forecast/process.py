@@ -217,6 +217,6 @@ def _answered(data: bytes) -> tuple[Forecast, Length] | str:
 
 if __name__ == "__main__":
     # Under its own name, because what is asked was pickled under that.
-    from ones.daemon.onesd.forecast import process
+    from ones.daemon.onesd.forecast.process import main as begin
 
-    process.main()
+    begin()
