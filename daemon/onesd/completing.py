@@ -104,7 +104,9 @@ class Histories:
             if not record.shares and self._live.able(record):
                 keeps = self._live.keeps(record)
                 # What it has is not asked of Slurm again, whoever has reserved the nodes since.
-                job = replace(job, nodes=job.nodes.union(placement.nodes))
+                # Else it stays the set that others share: to compare equal ones takes longer.
+                if not job.nodes.issuperset(placement.nodes):
+                    job = replace(job, nodes=job.nodes.union(placement.nodes))
             elif silent := self._live.silent(record):
                 fixed = silent
             elif not self._learning.ready(record, known.reports):

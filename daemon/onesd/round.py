@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ class Rounds:
     def round(self) -> None:
         """One round. A round that can't be finished changes nothing more, and says why."""
         try:
-            with self._one, self._metrics.round_seconds.time():
+            with self._one, self._metrics.round_seconds.time(), _uncollected():
                 self._round()
         except Exception as fault:
             self.trouble = str(fault) or type(fault).__name__
@@ -321,3 +322,19 @@ class Rounds:
             unusable=sum(bool(self._observer.unusable(node)) for node in nodes),
             elastic=gpus_held(ours),
         )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look for cycles in all that onesd remembers.
+
+    A round makes so many objects that this would happen several times in it; what it leaves behind
+    is looked through after it, while nobody waits.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -218,7 +218,7 @@ class Store:
         self._lock = threading.RLock()
         self._read_apart = not shared and self.path != ":memory:"
         self._readers: list[sqlite3.Connection] = []  # of whom nobody makes use now
-        self._primary: dict[str, list[str]] = {}
+        self._upserts: dict[tuple[str, tuple[str, ...]], str] = {}
         try:
             self._db = self._connected()
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared else 'WAL'}")
@@ -330,21 +330,19 @@ class Store:
     def put(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Insert or update whole rows by the table's primary key, keeping columns not named."""
         for row in rows:
-            names = list(row)
-            keys = self._keys(table)
-            updates = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
-            self.write(
-                f"INSERT INTO {table}({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
-                f" ON CONFLICT({', '.join(keys)}) DO UPDATE SET {updates}",
-                *row.values(),
-            )
+            self.write(self._upsert(table, tuple(row)), *row.values())
 
-    def _keys(self, table: str) -> list[str]:
-        """The columns of a table's primary key."""
-        found = self._primary.get(table)
+    def _upsert(self, table: str, names: tuple[str, ...]) -> str:
+        """The statement that puts a row of these columns; composed once: a round puts thousands."""
+        found = self._upserts.get((table, names))
         if found is None:
             columns = self.rows(f"PRAGMA table_info({table})")
-            found = self._primary[table] = [one["name"] for one in columns if one["pk"]]
+            keys = [one["name"] for one in columns if one["pk"]]
+            updates = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+            found = self._upserts[table, names] = (
+                f"INSERT INTO {table}({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
+                f" ON CONFLICT({', '.join(keys)}) DO UPDATE SET {updates}"
+            )
         return found
 
     def fact(self, name: str) -> Any:
