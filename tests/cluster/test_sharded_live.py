@@ -186,5 +186,7 @@ def test_it_is_resized_by_restart(
         large.trains(name, gpus)
     large.ends(job, name)
     is_the_same(large, name, alone)
+    for before, after, seconds in large.seen().pauses(name):
+        print(f"{name}: {before} to {after}: paused for {seconds:.1f} s")
     life = large.live.steering.ask("job", str(job))
     assert [run["gpus"] for run in life["runs"]] == list(sizes)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,19 @@ class Seen:
         for step in self.every_step(name):
             found[step.before] += step.loss
         return dict(sorted(found.items()))
+
+    def pauses(self, name: str = "seen") -> list[tuple[int, int, float]]:
+        """Each change of workers: before, after, and seconds in which no step was under way."""
+        steps: dict[int, list[Step]] = {}
+        for step in self.every_step(name):
+            steps.setdefault(step.before, []).append(step)
+        found = []
+        for old, new in pairwise(steps[at] for at in sorted(steps)):
+            before, after = old[0].workers, new[0].workers
+            if before != after:
+                seconds = max(each.began for each in new) - max(each.ended for each in old)
+                found.append((before, after, seconds))
+        return found
 
     def results(self, name: str = "seen") -> list[dict[str, Any]]:
         return [json.loads(file.read_text()) for file in self.folder.glob(f"{name}.*.result")]

@@ -138,36 +138,49 @@ def moves(
     for place, cuts in sorted(old.items()):
         for cut in cuts:
             holders.setdefault(cut, []).append(place)
+    pieces: dict[int, list[tuple[Place, Rows, list[Place]]]] = {}  # by the number of rows
     for number, part in enumerate(parts):
         if part.whole:
             for target in sorted(set(new) - set(old)):
                 source = _least(list(old), load, part.rows * part.row)
                 yield Move(number, source, target, 0, part.rows)
             continue
-        slices = [(cut.rows(part.rows), places) for cut, places in holders.items()]
-        for target, cut in sorted(new.items()):
-            for lacking in _lacking(part, cut, old.get(target, ())):
-                for rows, places in slices:
-                    wanted = common(lacking, rows)
-                    if wanted is not None:
-                        begin, end = wanted
-                        source = _least(places, load, (end - begin) * part.row)
-                        yield Move(number, source, target, begin, end)
+        if part.rows not in pieces:
+            pieces[part.rows] = list(_pieces(part, holders, old, new))
+        for target, (begin, end), places in pieces[part.rows]:
+            source = _least(places, load, (end - begin) * part.row)
+            yield Move(number, source, target, begin, end)
+
+
+def _pieces(
+    part: Part,
+    holders: Mapping[Cut, list[Place]],
+    old: Mapping[Place, Sequence[Cut]],
+    new: Mapping[Place, Cut],
+) -> Iterator[tuple[Place, Rows, list[Place]]]:
+    """Which rows of a part each worker lacks that another slice has, and who has that."""
+    slices = [(cut.rows(part.rows), places) for cut, places in holders.items()]
+    for target, cut in sorted(new.items()):
+        for lacking in _lacking(part, cut, old.get(target, ())):
+            for rows, places in slices:
+                wanted = common(lacking, rows)
+                if wanted is not None:
+                    yield target, wanted, places
 
 
 def least_bytes(
     parts: Sequence[Part], old: Mapping[Place, Sequence[Cut]], new: Mapping[Place, Cut]
 ) -> int:
     """The bytes that any change from these slices to those must send: what workers lack."""
-    total = 0
+    newcomers = len(set(new) - set(old))
+    rows: dict[int, int] = {}  # that all workers together lack of a part of so many
     for part in parts:
-        for target, cut in new.items():
-            if part.whole:
-                total += 0 if target in old else part.rows * part.row
-                continue
-            lacking = _lacking(part, cut, old.get(target, ()))
-            total += sum(end - begin for begin, end in lacking) * part.row
-    return total
+        if not part.whole and part.rows not in rows:
+            lacking = [_lacking(part, cut, old.get(place, ())) for place, cut in new.items()]
+            rows[part.rows] = sum(end - begin for each in lacking for begin, end in each)
+    return sum(
+        part.row * (newcomers * part.rows if part.whole else rows[part.rows]) for part in parts
+    )
 
 
 def _lacking(part: Part, cut: Cut, had: Sequence[Cut]) -> list[Rows]:
