@@ -20,7 +20,12 @@ PreemptMode=REQUEUE
 PartitionName=left Nodes=n[1-2] DefMemPerCPU=500
 PartitionName=right Nodes=n[2-4] DefMemPerCPU=500
 PartitionName=low Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=1
+PartitionName=lost Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=1 PreemptMode=CANCEL
 PartitionName=high Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=10 PreemptMode=OFF
+"""
+SUSPENDING = """
+PartitionName=below Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=1 OverSubscribe=FORCE:1
+PartitionName=above Nodes=n[1-2] PriorityTier=10 OverSubscribe=FORCE:1 PreemptMode=OFF
 """
 IMPATIENT = """
 round = 2.0
@@ -129,3 +134,63 @@ def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(
     onesd.wait(job, ["COMPLETED"], within=120)
     runs = onesd.ask("job", str(job))["runs"]
     assert [run["state"] for run in runs] == ["PREEMPTED", "COMPLETED"]
+
+
+def test_a_job_that_slurm_cancels_for_another_is_over_and_nobody_else_is(onesd: Steering) -> None:
+    fresh(onesd)
+    onesd.start("--policy", "fifo")
+    options = ("--elastic=4", "--gpus=4", "--ntasks=4", COUNTING, "2000", "40")
+    job = onesd.submit("alice", "-p", "lost", *options)
+    onesd.wait(job, ["RUNNING"], within=60)
+    node = onesd.slurm(job, "NodeList")
+    beside = onesd.submit("alice", "-p", "low", *options)
+    onesd.wait(beside, ["RUNNING"], within=60)
+    urgent = onesd.submit("bob", "-p", "high", "--gpus=4", "-w", node, "--wrap=sleep 600")
+    onesd.wait(urgent, ["RUNNING"], within=60)
+    onesd.wait(job, ["PREEMPTED"], within=60)
+    onesd.wait(beside, ["COMPLETED"], within=180)
+    assert onesd.slurm(beside, "RestartCnt") == "0"
+    assert [run["state"] for run in onesd.ask("job", str(job))["runs"]] == ["PREEMPTED"]
+    assert onesd.state(urgent) == "RUNNING"
+
+
+@pytest.fixture
+def suspending(onesd: Steering, cluster: Cluster) -> Iterator[None]:
+    """Partitions of which the one suspends the jobs of the other."""
+    change = f"sed -i s/^PreemptMode=REQUEUE/PreemptMode=SUSPEND,GANG/ {CONF}"
+    onesd.prepare()
+    cluster.run("ctl", f"cp {CONF} {CONF}.requeue; {change}; cat >> {CONF}", stdin=SUSPENDING)
+    cluster.run("ctl", "scontrol reconfigure")
+    yield
+    onesd.prepare()
+    cluster.run("ctl", f"mv {CONF}.requeue {CONF} && scontrol reconfigure")
+
+
+@pytest.mark.usefixtures("suspending")
+def test_a_job_that_slurm_suspends_is_left_alone_until_it_is_resumed(
+    onesd: Steering, cluster: Cluster
+) -> None:
+    """Its GPUs stay its own for Slurm; the other job gets its CPUs."""
+    fresh(onesd)
+    onesd.start("--policy", "ones")
+    job = onesd.submit(
+        "alice", "-p", "below", "--elastic=1-4", "--gpus=4", "--ntasks=4", COUNTING, "4000", "40"
+    )
+    onesd.wait(job, ["RUNNING"], within=60)
+    node = onesd.slurm(job, "NodeList")
+    urgent = onesd.submit(
+        "bob", "-p", "above", "-c16", "--mem=4000", "-w", node, "--wrap=sleep 600"
+    )
+    onesd.wait(job, ["SUSPENDED"], within=60)
+    # Another elastic job is planned around it meanwhile.
+    other = onesd.submit(
+        "alice", "-p", "below", "--elastic=1-8", "--gpus=2", "--ntasks=2", COUNTING, "400", "40"
+    )
+    onesd.wait(other, ["COMPLETED"], within=180)
+    assert onesd.state(job) == "SUSPENDED"
+    assert "it is suspended" in cluster.run("ctl", f"onesctl explain {job}", "alice").stdout
+    assert (onesd.slurm(job, "NodeList"), onesd.slurm(job, "RestartCnt")) == (node, "0")
+    cluster.run("ctl", f"scancel {urgent}")
+    onesd.wait(job, ["RUNNING"], within=60)
+    onesd.wait(job, ["COMPLETED"], within=300)
+    assert {run["state"] for run in onesd.ask("job", str(job))["runs"]} <= {"COMPLETED", "REQUEUED"}
