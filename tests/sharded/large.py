@@ -8,8 +8,9 @@ FSDP2 goes through --sizes, HSDP with two workers for each copy through --copies
 the end of the last step of the old size to the start of the first one of the new, on the worker for
 which it is longest. Right after each training its changes are made again by a restart, --restarts
 times each, from torch.distributed.checkpoint. Memory is the largest peak of a worker in a change,
-as a part of its peak in steps before or after it. Losses, parameters and samples are compared with
-a run by one process. Exits with 1 where they differ.
+as a part of its peak in steps before or after it. Beside the pause stands how long its bytes take
+by themselves: between as many processes, over gloo, that do nothing else. Losses, parameters and
+samples are compared with a run by one process. Exits with 1 where they differ.
 
 With --torchft the changes of HSDP are made by torchft as well, by whole copies, as it does it: N
 times all of them. It resizes within a step, so that its pause can't be told from it; what is
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,11 +40,12 @@ from trainings import Seen, Step, Trainings, apart, eventually
 ROUNDING = 1e-3  # relative, of sums over workers in another order, after all steps
 BATCH = 8
 HEAD = (
-    "| model | change | pause | to the end of the first new step | a step before, after"
-    " | sent / least | MB sent | memory / steady | restart: pause | to the end of its first step"
-    " | times the live pause | time lost: live | by torchft |"
-    "\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| model | change | pause | its bytes alone | to the end of the first new step"
+    " | a step before, after | sent / least | MB sent | memory / steady | restart: pause"
+    " | to the end of its first step | times the live pause | time lost: live | by torchft |"
+    "\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
+TRANSFER = Path(__file__).with_name("transfer.py")
 BETWEEN = 1  # steps between two changes
 
 
@@ -68,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
                 own = Path(folder) / name
                 found, same = walked(own, walk, shards=shards, **model)
                 for row in found:
+                    row["bytes"] = transferred(own, row["before"], row["after"], shards, **model)
                     row["torchft"] = []
                     row["restarts"] = [
                         restarted(
@@ -105,8 +109,9 @@ def line(name: str, row: dict[str, Any]) -> str:
         pause, first = (median(one[key] for one in row["restarts"]) for key in ("pause", "first"))
         restart = f"{pause:.1f} s | {first:.1f} s | {shorter(row):.0f}"
     return (
-        f"| {name} | {row['before']} to {row['after']} | {row['pause']:.2f} s"
-        f" | {row['first']:.2f} s | {row['usual'][0]:.2f}, {row['usual'][1]:.2f} s"
+        f"| {name} | {row['before']} to {row['after']}"
+        f" | {row['pause']:.2f} s | {row['bytes']:.2f} s | {row['first']:.2f} s"
+        f" | {row['usual'][0]:.2f}, {row['usual'][1]:.2f} s"
         f" | {sent} | {row['sent'] / 1e6:.0f}"
         f" | {row['memory']:.2f} | {restart} | {row['lost']:.1f} s"
         f" | {torchft} |"
@@ -225,6 +230,26 @@ def by_torchft(replicas: Replicas, walk: Sequence[int]) -> list[float]:
         return [lost(replicas.seen, at, size, "torchft") for at, size in ordered]
     finally:
         replicas.end()
+
+
+def transferred(
+    folder: Path, before: int, after: int, shards: int | None, *, width: int, layers: int
+) -> float:
+    """Seconds that the bytes of a change take by themselves."""
+    words = [before, after, shards or 0, width, layers]
+    store = folder / f"store-{before}-{after}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(TRANSFER), *(str(word) for word in words), str(rank), str(store)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(max(before, after))
+    ]
+    said = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"the transfer from {before} to {after} workers failed")
+    return float(said[0])
 
 
 def restarted(
