@@ -50,15 +50,8 @@ def solve_by_interior_point(program: Program, *, logs: Floats | None = None) -> 
     x, prices = np.zeros_like(program.throughput), np.zeros_like(program.gpus)
     x[:, there] = np.where(kept.throughput > 0, answer.x, 0.0)
     prices[filled] = answer.prices
-    # The method's error is relative to a row's best. Rows that need little of it get all they need;
-    # what the last digits then are over a limit is taken back.
-    wanted = program.floor + (program.rate * answer.objective if program.reward is None else 0.0)
-    speed = program.speeds(x)
-    short = (speed < wanted) & (speed > 0)
-    x[short] *= (wanted[short] / speed[short])[:, None]
-    x /= np.maximum(1.0, x.sum(axis=1) / program.time)[:, None]
-    over = np.maximum(1.0, program.used(x) / np.where(filled, program.gpus, 1.0))
-    return replace(answer, x=x / over[program.pool], prices=prices)
+    x = program.kept(x, 0.0 if program.reward is not None or logs is not None else answer.objective)
+    return replace(answer, x=x, prices=prices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

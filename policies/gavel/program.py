@@ -66,6 +66,18 @@ class Caps:
     def only(self, rows: Ints) -> Caps:
         return replace(self, takes=self.takes[:, rows])
 
+    def of_all(self, pairs: Pairs) -> Floats:
+        """`takes` of rows and pairs, [caps, rows and pairs, columns]."""
+        both = self.takes[:, pairs.first] + self.takes[:, pairs.second]
+        return np.concatenate([self.takes, both], axis=1)
+
+    def excess(self, x: Floats, pairs: Pairs) -> Floats:
+        """How many times what each of x may be it is, by the tightest of its limits; 1 or more."""
+        takes = self.of_all(pairs)
+        taken = np.einsum("crk,rk->c", takes, x)
+        over = np.maximum(1.0, taken / np.maximum(self.left, 1e-300))
+        return np.asarray(np.where(takes > 0, over[:, None, None], 1.0).max(axis=0, initial=1.0))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
@@ -102,6 +114,12 @@ class Program:
             np.maximum.at(best, self.pairs.second, shared[:, 1])
         return np.asarray(best * self.time)
 
+    def level(self, speed: Floats) -> float:
+        """The level at which nobody is promised more than these speeds of rows."""
+        rising = self.rate > 0
+        over = (speed - self.floor)[rising] / self.rate[rising]
+        return float(over.min(initial=np.inf))
+
     def busy(self, x: Floats) -> Floats:
         """The time that each row uses."""
         rows, pairs = len(self.gang), self.pairs
@@ -116,6 +134,29 @@ class Program:
         """The GPUs in use of each pool."""
         gang = np.concatenate([self.gang, self.gang[self.pairs.first]])
         return np.asarray(np.bincount(self.pool, gang @ x, len(self.gpus)), dtype=np.float64)
+
+    def kept(self, x: Floats, level: float = 0.0) -> Floats:
+        """`x` of a solver, whose faults are small beside a row's best, with every promise kept.
+
+        Beside the best of a row that needs a ten millionth of it such a fault is all that the row
+        gets, or more. So what rows lack of floor + rate * level is added where they are fastest,
+        and what then is over a limit is taken from all whom it limits, in proportion.
+        """
+        rows = len(self.gang)
+        x = x.copy()
+        speed, wanted = self.speeds(x), self.floor + self.rate * level
+        best = np.where(self.gpus[self.pool] > 0, self.throughput, 0.0)
+        fastest = best.argmax(axis=1)
+        most = best[np.arange(rows), fastest]
+        short = np.flatnonzero((speed < wanted) & (most > 0))
+        x[short, fastest[short]] += (wanted - speed)[short] / most[short]
+        over = np.maximum(1.0, self.busy(x) / self.time)
+        x[:rows] /= over[:, None]
+        x[rows:] /= np.maximum(over[self.pairs.first], over[self.pairs.second])[:, None]
+        x /= np.maximum(1.0, self.used(x) / np.where(self.gpus > 0, self.gpus, 1.0))[self.pool]
+        if self.caps is not None:
+            x /= self.caps.excess(x, self.pairs)
+        return x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -185,7 +226,10 @@ class Scaled:
 def solve_with_highs(program: Program, *, method: str = "highs") -> Solution:
     """The program as one sparse linear program for HiGHS: the reference, and the fallback."""
     scaled = Scaled.of(program)
-    return scaled.undo(_solve_with_highs(scaled.program, method))
+    found = _solve_with_highs(scaled.program, method)
+    level = found.objective if program.reward is None else 0.0
+    x = scaled.program.kept(found.x, level)
+    return scaled.undo(replace(found, x=x))
 
 
 def _solve_with_highs(program: Program, method: str) -> Solution:
@@ -218,10 +262,9 @@ def _solve_with_highs(program: Program, method: str) -> Solution:
     put(2 * rows + program.pool[None, :], x, gang[:, None])
     bound = [-program.floor, program.time, program.gpus]
     if program.caps is not None:
-        takes = program.caps.takes
-        both = np.concatenate([takes, takes[:, pairs.first] + takes[:, pairs.second]], axis=1)
+        takes = program.caps.of_all(pairs)
         line = 2 * rows + pools + np.arange(len(takes))
-        put(line[:, None, None], x[None], both)
+        put(line[:, None, None], x[None], takes)
         bound.append(program.caps.left)
     if levelled:
         put(each, np.full(rows, variables), program.rate)

@@ -8,7 +8,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 from gavel_builders import a_problem, excess, idle_gpus, in_a_crowd, problems, throughputs, trees
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ones.policies.gavel import POLICIES, Allocation, Entity, Pairs, Problem
@@ -67,6 +67,55 @@ def test_max_min_keeps_its_promise_of_the_smallest_share(problem: Problem) -> No
     allocation = allocate("max_min_fairness_perf", problem)
     shares = level(problem, throughputs(problem, allocation))
     assert shares.min() == pytest.approx(allocation.objective, rel=NEAR)
+
+
+def worth(name: str, problem: Problem, allocation: Allocation) -> float:
+    """The objective by the policy's definition, of the allocation alone."""
+    speed = throughputs(problem, allocation)
+    with np.errstate(divide="ignore"):
+        if "total_duration" in name:
+            return float((problem.steps / speed).max())
+        if "finish_time" in name:
+            iso = np.einsum("ik,ik->i", problem.throughput, problem.equal_share)
+            due = problem.isolated + problem.steps / iso
+            return float(((problem.age + problem.steps / speed) / due).max())
+    return float(level(problem, speed).min())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_min_fairness_packed",
+        "max_min_fairness_water_filling_packed",
+        "min_total_duration_packed",
+        "finish_time_fairness_packed",
+    ],
+)
+@pytest.mark.parametrize("tiny", [1e-7, 1e-9, 1e-12])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+@example(seed=4)
+def test_a_job_that_needs_next_to_nothing_is_not_starved(name: str, tiny: float, seed: int) -> None:
+    """What it needs is less than the faults that HiGHS takes for none."""
+    rng = np.random.default_rng(seed)
+    speed = 10 ** rng.uniform(-1, 2, (30, 1)) * 10 ** rng.normal(0, 0.3, (30, 3))
+    first, second = np.triu_indices(30, 1)
+    both = np.stack([speed[first], speed[second]], axis=-1)
+    together = rng.uniform(0.3, 0.9, (len(first), 3, 2)) * both
+    weight, steps = np.ones(30), 10 ** rng.uniform(3, 4, 30)
+    weight[3] *= tiny
+    steps[3] *= tiny
+    problem = Problem.of(
+        speed,
+        np.array([4.0, 4.0, 4.0]),
+        weight=weight,
+        steps=steps,
+        pairs=Pairs(first=first, second=second, throughput=together),
+    )
+    allocation = allocate(name, problem)
+    assert allocation.objective is not None
+    assert 0 < allocation.objective < np.inf
+    assert worth(name, problem, allocation) == pytest.approx(allocation.objective, rel=NEAR)
 
 
 @some

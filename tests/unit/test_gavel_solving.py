@@ -90,6 +90,35 @@ def test_prices_prove_the_level(problem: Problem) -> None:
 
 
 @some
+@given(problems(most=20, paired=True), st.floats(-12.0, 0.0), st.integers(0, 2**32 - 1))
+def test_prices_prove_the_level_that_pairs_give_whatever_a_job_needs(
+    problem: Problem, decades: float, seed: int
+) -> None:
+    """The level of the allocation itself, which the solver's word may exceed."""
+    rng = np.random.default_rng(seed)
+    tiny = 10 ** (decades * rng.uniform(0.5, 1.0, len(problem.jobs)))
+    less = np.where(rng.random(len(problem.jobs)) < 0.3, tiny, 1.0)
+    program = program_of(problem, less * shares_of(problem))
+    solution = solve_with_highs(program)
+    pairs, prices, worth = program.pairs, solution.prices, solution.worth
+    there = program.gpus[program.pool] > 0
+    cost = np.where(there, prices[program.pool], np.inf)
+    hours = (program.throughput * worth[:, None] - program.gang[:, None] * cost).max(axis=1)
+    hours = np.maximum(hours, solution.hours)
+    if len(pairs):
+        i, j = pairs.first, pairs.second
+        gain = (
+            pairs.throughput[:, :, 0] * worth[i, None] + pairs.throughput[:, :, 1] * worth[j, None]
+        )
+        unpaid = (gain - program.gang[i, None] * cost).max(axis=1) - hours[i] - hours[j]
+        np.maximum.at(hours, i, hours[i] + np.maximum(unpaid, 0.0))
+    bound = (prices @ program.gpus + hours.sum()) / (worth @ program.rate)
+    found = program.level(program.speeds(solution.x))
+    assert found == pytest.approx(bound, rel=NEAR)
+    assert faults(program, replace(solution, objective=found)) < NEAR
+
+
+@some
 @given(problems(most=20))
 def test_classes_lose_nothing(problem: Problem) -> None:
     rate = shares_of(problem)
