@@ -101,11 +101,16 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
     held = np.zeros(rows, dtype=np.bool_)
     pools_alone = len(program.pairs) == 0 and program.caps is None
     top = tree.top(limit)
-    level = 0.0
+    whole, level = program, 0.0
     solution: Solution | None = None
     for rounds in range(1, rows + len(free) + 2):
         demand = partial(_demand, tree, limit, unit)
-        reached = highest(program, demand, top, solver, firm=held)
+        try:
+            reached = highest(program, demand, top, solver, firm=held)
+        except Unsolved:
+            if solution is None:
+                raise
+            return _so_far(whole, solution, rounds)
         if solution is None or reached.parameter > level:  # rounding aside, it never sinks
             level, solution = reached.parameter, reached.solution
         taken = tree.taken(level, limit)
@@ -119,7 +124,10 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
             closed = free & _priced(program, reached.proof)
             if not closed.any():  # rounding aside, only their own limits hold the others
                 speed = demand(top)
-                given = _given(program, speed, held, solver)
+                try:
+                    given = _given(program, speed, held, solver)
+                except Unsolved:
+                    return _so_far(whole, solution, rounds)
                 return Filled(speed=speed, solution=given, rounds=rounds)
             free &= ~closed
             left = program.best(free) / unit
@@ -134,6 +142,14 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
             open_columns = free[program.pool][None, :] | held[:, None]
             program = replace(program, throughput=np.where(open_columns, program.throughput, 0.0))
     raise Unsolved("water filling did not end")
+
+
+def _so_far(program: Program, solution: Solution, rounds: int) -> Filled:
+    """What an earlier round has reached, with what it gives the others by the way.
+
+    For speeds that span so many decades that rounding hides how the others could still rise.
+    """
+    return Filled(speed=program.speeds(solution.x), solution=solution, rounds=rounds)
 
 
 def _priced(program: Program, proof: Solution) -> Bools:

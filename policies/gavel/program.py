@@ -26,6 +26,7 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from ones.policies.model import Floats, Ints
 
 Bools = NDArray[np.bool_]
+NEGLIGIBLE = 1e-12  # of a row's time
 
 
 class Unsolved(ValueError):
@@ -143,7 +144,9 @@ class Program:
         and what then is over a limit is taken from all whom it limits, in proportion.
         """
         rows = len(self.gang)
-        x = x.copy()
+        x = np.where(self.gpus[self.pool] > 0, x, 0.0)
+        # A pair that is hardly used isn't worth the allocation of all of its classes' pairs.
+        x[rows:][x[rows:].sum(axis=1) <= NEGLIGIBLE] = 0.0
         speed, wanted = self.speeds(x), self.floor + self.rate * level
         best = np.where(self.gpus[self.pool] > 0, self.throughput, 0.0)
         fastest = best.argmax(axis=1)
@@ -185,7 +188,10 @@ class Scaled:
     @classmethod
     def of(cls, program: Program) -> Scaled:
         pairs, reward = program.pairs, program.reward
-        best = program.throughput.max(axis=1)
+        # Nothing runs where there are no GPUs, and a speed there is no measure of what a row gets.
+        there = program.gpus[program.pool] > 0
+        throughput = np.where(there, program.throughput, 0.0)
+        best = throughput.max(axis=1)
         best = np.where(best > 0, best, 1.0)
         rate, unit = program.rate / best, 1.0
         if reward is None:
@@ -196,7 +202,7 @@ class Scaled:
             reward = reward / unit
         both = np.stack([best[pairs.first], best[pairs.second]], axis=-1)
         scaled = Program(
-            throughput=program.throughput / best[:, None],
+            throughput=throughput / best[:, None],
             gang=program.gang,
             time=program.time,
             gpus=program.gpus,
@@ -207,7 +213,7 @@ class Scaled:
             pairs=Pairs(
                 first=pairs.first,
                 second=pairs.second,
-                throughput=pairs.throughput / both[:, None, :],
+                throughput=np.where(there[:, None], pairs.throughput, 0.0) / both[:, None, :],
             ),
             caps=program.caps,
         )
