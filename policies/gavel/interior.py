@@ -2,7 +2,8 @@
 
 Only the few pools (and the level) couple the rows. Mehrotra's predictor-corrector method therefore
 comes down to a 2 x 2 block per row (its speed and its time), eliminated in closed form for all rows
-at once, and one dense system as large as there are pools. Some 10 to 30 steps whatever the size.
+at once, and one dense system as large as there are pools. Some 10 to 30 steps, however
+many rows; with hundreds of pools up to a hundred.
 
 Slacks and multipliers come in pairs whose products go to zero together:
     x with its reduced cost w,  idle time y with its price v,  excess speed z with its worth u,
@@ -18,14 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ones.policies.gavel.program import Program, Scaled, Solution, Unsolved
-from ones.policies.model import Floats
+from ones.policies.model import Floats, Ints
 
 STEPS = 100
 PATIENCE = 4  # steps without progress, once it is good
 GAP = 1e-10  # relative; what is asked of a policy is 1e-6
 GOOD = 1e-7  # accepted where rounding stops the method earlier
 HOPELESS = 15  # steps without progress, while it isn't
-SHORT = 0.1  # of a step: one that gets no further is made anew
 BOUNDARY = 1e-3  # at least this part of the way to the boundary is left
 
 
@@ -60,7 +60,8 @@ class _Form:
 
     a: Floats  # speeds
     s: Floats  # GPUs of the whole class
-    member: Floats  # [columns, pools] 1 where the column draws from the pool
+    pool: Ints  # [columns]
+    member: Floats | None  # [columns, pools] 1 where the column draws from the pool; None: 1 to 1
     gpus: Floats
     floor: Floats
     rate: Floats
@@ -72,12 +73,16 @@ class _Form:
     @classmethod
     def of(cls, program: Program, logs: Floats | None) -> _Form:
         n = program.time
+        pools = np.arange(len(program.gpus))
         levelled = program.reward is None and logs is None
         reward = np.zeros((1, 1)) if program.reward is None else (program.reward * n[:, None]).T
         return cls(
             a=np.ascontiguousarray(program.throughput.T),
             s=program.gang * n,
-            member=(program.pool[:, None] == np.arange(len(program.gpus))).astype(np.float64),
+            pool=program.pool,
+            member=None
+            if np.array_equal(program.pool, pools)
+            else (program.pool[:, None] == pools).astype(np.float64),
             gpus=program.gpus,
             floor=program.floor / n,
             rate=program.rate / n,
@@ -87,15 +92,23 @@ class _Form:
             logs=logs,
         )
 
+    def pooled(self, of: Floats) -> Floats:
+        """Columns summed up by pool, [pools, rows]."""
+        return of if self.member is None else np.asarray(self.member.T @ of)
+
+    def spread(self, of: Floats) -> Floats:
+        """Each column's pool's part, [columns, rows]."""
+        return of if self.member is None else of[self.pool]
+
     def speed(self, x: Floats) -> Floats:
         return np.asarray(np.einsum("kr,kr->r", self.a, x))
 
     def used(self, x: Floats) -> Floats:
-        return np.asarray((x @ self.s) @ self.member)
+        return np.asarray(np.bincount(self.pool, x @ self.s, len(self.gpus)), dtype=np.float64)
 
     def cost(self, p: Floats) -> Floats:
         """What a row pays for all of its time on each column."""
-        return np.asarray((self.member @ p)[:, None] * self.s)
+        return np.asarray(p[self.pool][:, None] * self.s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,10 +127,10 @@ class _Point:
 
     @classmethod
     def start(cls, form: _Form) -> _Point:
-        """Half of the GPUs in use, the level low enough: feasible but for floors."""
+        """Nine tenths of the GPUs in use, the level low enough: feasible but for floors."""
         rows = form.a.shape[1]
-        per_column = form.member @ (form.gpus / form.member.sum(axis=0))
-        part = 0.5 * min(1.0, float(form.gpus.sum() / form.s.sum())) / per_column.sum()
+        per_column = (form.gpus / np.bincount(form.pool, minlength=len(form.gpus)))[form.pool]
+        part = 0.9 * min(1.0, float(form.gpus.sum() / form.s.sum())) / per_column.sum()
         x = np.repeat((part * per_column)[:, None], rows, axis=1)
         y, q = 1.0 - x.sum(axis=0), form.gpus - form.used(x)
         speed = form.speed(x)
@@ -206,42 +219,57 @@ class _Newton:
     With d = x/w, a row's speed and time are [[A, -B], [B, -C]] (du, dv) = (f, g) where
     A = sum d a^2 + z/u, B = sum d a, C = sum d + y/v. Near the optimum d spans twenty orders of
     magnitude. So nothing here is a difference of large numbers: speeds are taken relative to their
-    mean under d, and the pools' system is a sum of squares.
+    mean under d, and what a row answers to a pool's price is summed apart for the pool itself and
+    for the others. Time and memory grow with rows times columns, and only a product of matrices,
+    [pools, rows] by [rows, pools], with the square of the pools.
     """
 
     def __init__(self, form: _Form, at: _Point, missing: _Residual) -> None:
         self.form, self.at, self.missing = form, at, missing
-        a, rows, pools = form.a, form.a.shape[1], len(form.gpus)
+        a, s, pools = form.a, form.s, len(form.gpus)
         self.d = d = at.x / at.w
         self.sum = d.sum(axis=0)
         self.mean = np.einsum("kr,kr->r", d, a) / self.sum
         self.apart = a - self.mean
         zs, self.ys = at.z / at.u, at.y / at.v
-        self.slack = np.einsum("kr,kr->r", d, self.apart**2) + zs
-        self.det = (self.sum + self.ys) * self.slack + self.ys * self.sum * self.mean**2
-        none = np.zeros(rows)
-        # How rows answer to a pool's price and to the level, and what of the pool's GPUs that
-        # leaves in use (`rest`).
-        self.us, self.vs = np.empty((pools, rows)), np.empty((pools, rows))
-        rest = np.empty((pools, *a.shape))
-        for i in range(pools):
-            own = form.member[:, i, None] * form.s
-            self.us[i], self.vs[i] = self._rows(none, none, -d * own)
-            rest[i] = own - a * self.us[i] + self.vs[i]
-        self.rest = rest.reshape(pools, -1)
+        leaning = d * self.apart
+        bent = leaning * self.apart
+        self.slack = bent.sum(axis=0) + zs
+        over = self.ys * self.mean
+        self.det = (self.sum + self.ys) * self.slack + over * self.sum * self.mean
+        # How rows answer to a pool's price and to the level. In a column of another pool that
+        # leaves vs' - apart * us of the pool's GPUs in use, in its own `near`.
+        e, f = form.pooled(d), form.pooled(leaning)
+        per = s / self.det
+        self.us = ((self.sum + self.ys) * f + over * e) * per
+        self.vs = -(over * f + (self.slack + over * self.mean) * e) * per
+        self.near = s + form.spread(self.vs) - self.apart * form.spread(self.us)
+        self.most = e.argmax(axis=0)
+        us, vs = self.us, self.vs
         self.matrix = np.zeros((pools + 1, pools + 1))
-        self.matrix[:pools, :pools] = (
-            (self.rest * d.ravel()) @ self.rest.T
-            + (self.us * zs) @ self.us.T
-            + (self.vs * self.ys) @ self.vs.T
-            + np.diag(at.q / at.p)
-        )
+        self.matrix[:pools, :pools] = vs @ (s * e).T - us @ (s * f).T
+        own = form.pooled(d * self.near**2).sum(axis=1)
+        own += (us**2 @ zs) + ((vs + self.mean * us) ** 2 @ self.ys)
+        own += np.einsum("pr,pr->p", us**2, self.others(form.pooled(bent)))
+        own += np.einsum("pr,pr->p", vs**2, self.others(e))
+        own -= 2 * np.einsum("pr,pr,pr->p", us, vs, self.others(f))
+        self.matrix[np.arange(pools), np.arange(pools)] = own + at.q / at.p
         if form.total:
-            self.ul, self.vl = self._rows(form.rate, none, None)
-            self.matrix[:pools, pools] = self.matrix[pools, :pools] = -(self.us @ form.rate)
+            self.ul, self.vl = self._rows(form.rate, np.zeros_like(s), None)
+            self.matrix[:pools, pools] = self.matrix[pools, :pools] = -(us @ form.rate)
             self.matrix[pools, pools] = -float(form.rate @ self.ul)
         else:
             self.matrix[pools, pools] = 1.0
+
+    def others(self, of: Floats) -> Floats:
+        """For each pool the sum of `of` over the other ones, [pools, rows]."""
+        at = self.most[None]
+        rest = of.copy()
+        np.put_along_axis(rest, at, 0.0, axis=0)
+        rest = rest.sum(axis=0)
+        sums = (rest + np.take_along_axis(of, at, axis=0)[0]) - of
+        np.put_along_axis(sums, at, rest[None], axis=0)
+        return np.asarray(sums)
 
     def step(self, rx: Floats, ry: Floats, rz: Floats, rq: Floats) -> _Point:
         """The step after which the products have changed by these amounts, to first order."""
@@ -250,7 +278,15 @@ class _Newton:
         e = rx / at.w + self.d * missing.price
         f, g = missing.speed + rz / at.u, missing.time - ry / at.v
         right = np.zeros(pools + 1)
-        right[:pools] = self.rest @ e.ravel() + self.us @ f - self.vs @ g + rq / at.p - missing.gpus
+        right[:pools] = (
+            form.pooled(self.near * e).sum(axis=1)
+            + np.einsum("pr,pr->p", self.vs, self.others(form.pooled(e)))
+            - np.einsum("pr,pr->p", self.us, self.others(form.pooled(self.apart * e)))
+            + self.us @ (f - self.mean * g)
+            - self.vs @ g
+            + rq / at.p
+            - missing.gpus
+        )
         if form.total:
             unmet = float(np.vdot(self.vl - form.a * self.ul, e))
             right[pools] = float(self.ul @ f) - float(self.vl @ g) + unmet - missing.level
@@ -305,24 +341,19 @@ def _solve(form: _Form) -> Solution:
             guess = newton.step(-at.x * at.w, -at.y * at.v, wanted - at.z * at.u, -at.q * at.p)
         except np.linalg.LinAlgError:
             break
-        after = at.moved(guess, *at.room(guess)).products(logs=logs)
+        forward, back = at.room(guess)
+        after = at.moved(guess, forward, back).products(logs=logs)
         # Aim at an even product, small if the guess could go far, but no smaller than of use.
         mean = gap / count
         aim = max(0.3 * GAP * size / count, mean * min(1.0, after / gap) ** 3)
+        # What the guess bends away, as far as it holds (Colombo, Gondzio 2008).
+        bend = min(forward, back)
         move = newton.step(
-            aim - at.x * at.w - guess.x * guess.w,
-            aim - at.y * at.v - guess.y * guess.v,
-            (wanted if logs else aim) - at.z * at.u - guess.z * guess.u,
-            aim - at.q * at.p - guess.q * guess.p,
+            aim - at.x * at.w - bend * guess.x * guess.w,
+            aim - at.y * at.v - bend * guess.y * guess.v,
+            (wanted if logs else aim) - at.z * at.u - bend * guess.z * guess.u,
+            aim - at.q * at.p - bend * guess.q * guess.p,
         )
-        if min(at.room(move)) < SHORT:
-            # The guess leads astray: back to where all products are alike, without it.
-            move = newton.step(
-                mean - at.x * at.w,
-                mean - at.y * at.v,
-                (wanted if logs else mean) - at.z * at.u,
-                mean - at.q * at.p,
-            )
         near = min(max(0.9, 1.0 - 10 * mean), 1.0 - BOUNDARY)
         forward, back = (min(1.0, near * room) for room in at.room(move))
         if logs:  # z * u stays on its target only if both move alike

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,38 @@ def test_the_interior_point_level_is_that_of_highs(problem: Problem) -> None:
         solution = solve_by_interior_point(program)
         assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
         assert faults(program, solution) < NEAR
+
+
+@some
+@given(problems(most=30), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_columns_may_draw_from_the_same_pool(problem: Problem, pools: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pools = min(pools, len(problem.gpus))
+    pool = np.concatenate([np.arange(pools), rng.integers(0, pools, len(problem.gpus) - pools)])
+    problem = replace(problem, pool=rng.permutation(pool), gpus=np.maximum(problem.gpus, 2)[:pools])
+    program = program_of(problem, shares_of(problem))
+    solution = solve_by_interior_point(program)
+    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
+    assert faults(program, solution) < NEAR
+
+
+def test_hundreds_of_types_take_no_room_for_each_two_of_them() -> None:
+    rng = np.random.default_rng(0)
+    problem = Problem.of(
+        10 ** rng.uniform(-1, 1, (200, 1)) * 10 ** rng.normal(0, 0.3, (200, 200)),
+        rng.integers(1, 3, 200).astype(float),
+    )
+    program = program_of(problem, shares_of(problem))
+    tracemalloc.start()
+    try:
+        solution = solve_by_interior_point(program)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # 200 x 200 x 200 numbers would be 64 MB.
+    assert most < 30_000_000
+    whole = solve_with_highs(program, method="highs-ipm")
+    assert solution.objective == pytest.approx(whole.objective, rel=NEAR)
 
 
 @some
