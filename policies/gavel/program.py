@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog  # type: ignore[import-untyped]
-from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from ones.policies.model import Floats, Ints
 
@@ -239,6 +237,10 @@ def solve_with_highs(program: Program, *, method: str = "highs") -> Solution:
 
 
 def _solve_with_highs(program: Program, method: str) -> Solution:
+    # Their import takes ten times as long as most solves, and most have no use for them.
+    from scipy.optimize import linprog  # type: ignore[import-untyped]  # noqa: PLC0415
+    from scipy.sparse import csr_array  # type: ignore[import-untyped]  # noqa: PLC0415
+
     rows, columns = program.throughput.shape
     pairs, pools = program.pairs, len(program.gpus)
     combinations = rows + len(pairs)
