@@ -6,7 +6,6 @@ Each fills whole GPUs job by job, or follows a closed form.
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
 from ones.policies.gavel.classes import Shares
 from ones.policies.gavel.problem import BadProblem, Problem
@@ -81,6 +80,9 @@ def allox(problem: Problem) -> tuple[Shares, float]:
     speed = np.where(problem.usable & (workers > 0), problem.throughput, 0.0)
     with np.errstate(divide="ignore"):
         needed = problem.steps[:, None] / speed  # inf where it can't run
+    # Only AlloX has a use for what takes long to import.
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # noqa: PLC0415
+
     deepest = -(-jobs // int(workers.sum())) + 1
     while True:
         # Where the deepest place stays empty on every GPU, deeper ones would as well.

@@ -15,8 +15,6 @@ from ones.policies.gavel.problem import Problem
 from ones.policies.gavel.program import Pairs, Program
 from ones.policies.model import Floats, Ints
 
-NEGLIGIBLE = 1e-12  # of a class's time
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Goal:
@@ -151,7 +149,7 @@ def spread(program: Program, classes: Classes, x: Floats) -> Shares:
     rows, count = len(classes), classes.count
     alone = (x[:rows] / count[:, None])[classes.of]
     pairs = program.pairs
-    used = np.flatnonzero(x[rows:].sum(axis=1) > NEGLIGIBLE)
+    used = np.flatnonzero(x[rows:].any(axis=1))
     if not len(used):
         return Shares.of_jobs(alone)
     order = np.argsort(classes.of, kind="stable")

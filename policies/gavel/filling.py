@@ -101,12 +101,21 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
     held = np.zeros(rows, dtype=np.bool_)
     pools_alone = len(program.pairs) == 0 and program.caps is None
     top = tree.top(limit)
+    whole, level = program, 0.0
+    solution: Solution | None = None
     for rounds in range(1, rows + len(free) + 2):
         demand = partial(_demand, tree, limit, unit)
-        reached = highest(program, demand, top, solver, firm=held)
-        taken = tree.taken(reached.parameter, limit)
+        try:
+            reached = highest(program, demand, top, solver, firm=held)
+        except Unsolved:
+            if solution is None:
+                raise
+            return _so_far(whole, solution, rounds)
+        if solution is None or reached.parameter > level:  # rounding aside, it never sinks
+            level, solution = reached.parameter, reached.solution
+        taken = tree.taken(level, limit)
         if reached.proof is None or held.all():
-            return Filled(speed=unit * taken, solution=reached.solution, rounds=rounds)
+            return Filled(speed=unit * taken, solution=solution, rounds=rounds)
         if not pools_alone:
             worth = np.where(held, 0.0, reached.proof.worth * unit * tree.taken(top, limit))
             stopped = ~held & (worth > WORTHY * worth.sum())
@@ -115,21 +124,32 @@ def fill(program: Program, unit: Floats, tree: Tree, solver: Solver) -> Filled:
             closed = free & _priced(program, reached.proof)
             if not closed.any():  # rounding aside, only their own limits hold the others
                 speed = demand(top)
-                solution = _given(program, speed, held, solver)
-                return Filled(speed=speed, solution=solution, rounds=rounds)
+                try:
+                    given = _given(program, speed, held, solver)
+                except Unsolved:
+                    return _so_far(whole, solution, rounds)
+                return Filled(speed=speed, solution=given, rounds=rounds)
             free &= ~closed
             left = program.best(free) / unit
             limit = np.where(held, limit, np.maximum(taken, np.minimum(limit, left)))
             stopped = ~held & (limit <= taken)
         held = held | stopped
         if held.all():
-            return Filled(speed=unit * taken, solution=reached.solution, rounds=rounds)
+            return Filled(speed=unit * taken, solution=solution, rounds=rounds)
         top = tree.top(limit)
         if pools_alone:
             # Those who still rise can't have what has a price.
             open_columns = free[program.pool][None, :] | held[:, None]
             program = replace(program, throughput=np.where(open_columns, program.throughput, 0.0))
     raise Unsolved("water filling did not end")
+
+
+def _so_far(program: Program, solution: Solution, rounds: int) -> Filled:
+    """What an earlier round has reached, with what it gives the others by the way.
+
+    For speeds that span so many decades that rounding hides how the others could still rise.
+    """
+    return Filled(speed=program.speeds(solution.x), solution=solution, rounds=rounds)
 
 
 def _priced(program: Program, proof: Solution) -> Bools:

@@ -1,8 +1,9 @@
 """Interior-point solution of a program without pairs, linear in the number of rows.
 
 Only the few pools (and the level) couple the rows. Mehrotra's predictor-corrector method therefore
-comes down to a 2 x 2 block per row (its speed and its time), eliminated in closed form for all rows
-at once, and one dense system as large as there are pools. Some 10 to 30 steps whatever the size.
+comes down to a 2 x 2 block per row (its speed and its time), eliminated in closed form for a block
+of rows at once (`elimination.py`), and one dense system as large as there are pools. Some 10 to 30
+steps, however many rows; with hundreds of pools up to a hundred.
 
 Slacks and multipliers come in pairs whose products go to zero together:
     x with its reduced cost w,  idle time y with its price v,  excess speed z with its worth u,
@@ -17,15 +18,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ones.policies.gavel.elimination import Eliminated, Form, Rows, longest
 from ones.policies.gavel.program import Program, Scaled, Solution, Unsolved
 from ones.policies.model import Floats
 
 STEPS = 100
 PATIENCE = 4  # steps without progress, once it is good
 GAP = 1e-10  # relative; what is asked of a policy is 1e-6
+OF_SUM = 1e-8  # the same where nothing is compared with the objective, as it is with a level
 GOOD = 1e-7  # accepted where rounding stops the method earlier
 HOPELESS = 15  # steps without progress, while it isn't
-SHORT = 0.1  # of a step: one that gets no further is made anew
 BOUNDARY = 1e-3  # at least this part of the way to the boundary is left
 
 
@@ -46,85 +48,29 @@ def solve_by_interior_point(program: Program, *, logs: Floats | None = None) -> 
         pairs=program.pairs.none(int(there.sum())),
     )
     scaled = Scaled.of(kept)
-    answer = scaled.undo(_solve(_Form.of(scaled.program, logs)))
+    answer = scaled.undo(_solve(Form.of(scaled.program, logs)))
     x, prices = np.zeros_like(program.throughput), np.zeros_like(program.gpus)
     x[:, there] = np.where(kept.throughput > 0, answer.x, 0.0)
     prices[filled] = answer.prices
-    # The method's error is relative to a row's best. Rows that need little of it get all they need;
-    # what the last digits then are over a limit is taken back.
-    wanted = program.floor + (program.rate * answer.objective if program.reward is None else 0.0)
-    speed = program.speeds(x)
-    short = (speed < wanted) & (speed > 0)
-    x[short] *= (wanted[short] / speed[short])[:, None]
-    x /= np.maximum(1.0, x.sum(axis=1) / program.time)[:, None]
-    over = np.maximum(1.0, program.used(x) / np.where(filled, program.gpus, 1.0))
-    return replace(answer, x=x / over[program.pool], prices=prices)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Form:
-    """A program's numbers, [columns, rows]; a class of jobs is one row that has a time of 1."""
-
-    a: Floats  # speeds
-    s: Floats  # GPUs of the whole class
-    member: Floats  # [columns, pools] 1 where the column draws from the pool
-    gpus: Floats
-    floor: Floats
-    rate: Floats
-    reward: Floats
-    total: float  # the level's coefficient in the objective; 0 where there is no level
-    time: Floats
-    logs: Floats | None
-
-    @classmethod
-    def of(cls, program: Program, logs: Floats | None) -> _Form:
-        n = program.time
-        levelled = program.reward is None and logs is None
-        reward = np.zeros((1, 1)) if program.reward is None else (program.reward * n[:, None]).T
-        return cls(
-            a=np.ascontiguousarray(program.throughput.T),
-            s=program.gang * n,
-            member=(program.pool[:, None] == np.arange(len(program.gpus))).astype(np.float64),
-            gpus=program.gpus,
-            floor=program.floor / n,
-            rate=program.rate / n,
-            reward=np.ascontiguousarray(reward),
-            total=float(len(n)) if levelled else 0.0,  # so that the rows' worth is near 1
-            time=n,
-            logs=logs,
-        )
-
-    def speed(self, x: Floats) -> Floats:
-        return np.asarray(np.einsum("kr,kr->r", self.a, x))
-
-    def used(self, x: Floats) -> Floats:
-        return np.asarray((x @ self.s) @ self.member)
-
-    def cost(self, p: Floats) -> Floats:
-        """What a row pays for all of its time on each column."""
-        return np.asarray((self.member @ p)[:, None] * self.s)
+    x = program.kept(x, 0.0 if program.reward is not None or logs is not None else answer.objective)
+    return replace(answer, x=x, prices=prices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Point:
     """All unknowns, or a step in them."""
 
-    x: Floats  # [columns, rows]
-    y: Floats
-    z: Floats
+    rows: list[Rows]  # of each block
     q: Floats
     level: float
-    w: Floats  # [columns, rows]
-    v: Floats
-    u: Floats
     p: Floats
 
     @classmethod
-    def start(cls, form: _Form) -> _Point:
-        """Half of the GPUs in use, the level low enough: feasible but for floors."""
+    def start(cls, form: Form) -> _Point:
+        """Nine tenths of the GPUs in use, the level low enough: feasible but for floors."""
         rows = form.a.shape[1]
-        per_column = form.member @ (form.gpus / form.member.sum(axis=0))
-        part = 0.5 * min(1.0, float(form.gpus.sum() / form.s.sum())) / per_column.sum()
+        per_column = (form.gpus / np.bincount(form.pool, minlength=len(form.gpus)))[form.pool]
+        part = 0.9 * min(1.0, float(form.gpus.sum() / form.s.sum())) / per_column.sum()
         x = np.repeat((part * per_column)[:, None], rows, axis=1)
         y, q = 1.0 - x.sum(axis=0), form.gpus - form.used(x)
         speed = form.speed(x)
@@ -141,195 +87,115 @@ class _Point:
             u = form.logs / z
         even = float(z @ u) / rows
         p = even / q
-        pull = form.reward + u * form.a - form.cost(p)
+        pull = u * form.a - form.cost(p)
+        if form.reward is not None:
+            pull += form.reward
         v = np.maximum(even / y, pull.max(axis=0) + even)
-        return cls(x=x, y=y, z=z, q=q, level=level, w=v - pull, v=v, u=u, p=p)
+        whole = Rows(x=x, y=y, z=z, w=v - pull, v=v, u=u)
+        return cls(rows=[whole.part(block) for block in form.blocks()], q=q, level=level, p=p)
 
     def moved(self, by: _Point, forward: float, back: float) -> _Point:
         return _Point(
-            x=self.x + forward * by.x,
-            y=self.y + forward * by.y,
-            z=self.z + forward * by.z,
+            rows=[
+                rows.moved(step, forward, back)
+                for rows, step in zip(self.rows, by.rows, strict=True)
+            ],
             q=self.q + forward * by.q,
             level=self.level + forward * by.level,
-            w=self.w + back * by.w,
-            v=self.v + back * by.v,
-            u=self.u + back * by.u,
             p=self.p + back * by.p,
         )
 
     def room(self, by: _Point) -> tuple[float, float]:
         """How far allocation and prices can move before something turns negative."""
-        return (
-            _longest((self.x, by.x), (self.y, by.y), (self.z, by.z), (self.q, by.q)),
-            _longest((self.w, by.w), (self.v, by.v), (self.u, by.u), (self.p, by.p)),
-        )
+        rooms = [rows.room(step) for rows, step in zip(self.rows, by.rows, strict=True)]
+        forward, back = (min(room) for room in zip(*rooms, strict=True))
+        return min(forward, longest((self.q, by.q))), min(back, longest((self.p, by.p)))
 
-    def products(self, *, logs: bool) -> float:
-        """The sum of the products that go to zero: the duality gap."""
-        gap = float(np.vdot(self.x, self.w) + self.y @ self.v + self.q @ self.p)
-        return gap if logs else gap + float(self.z @ self.u)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Residual:
-    """What the equations of a point still miss."""
-
-    speed: Floats
-    time: Floats
-    gpus: Floats
-    price: Floats  # [columns, rows]
-    level: float
-
-    @classmethod
-    def at(cls, form: _Form, at: _Point) -> _Residual:
-        return cls(
-            speed=form.floor + form.rate * at.level + at.z - form.speed(at.x),
-            time=1.0 - at.x.sum(axis=0) - at.y,
-            gpus=form.gpus - form.used(at.x) - at.q,
-            price=at.w + form.reward + at.u * form.a - at.v - form.cost(at.p),
-            level=form.total - float(form.rate @ at.u),
-        )
-
-    def error(self, form: _Form, at: _Point, relative_gap: float) -> float:
-        """The largest fault of the point."""
-        faults = [
-            relative_gap,
-            float(np.abs(self.speed).max()),
-            float(np.abs(self.time).max()),
-            float((np.abs(self.gpus) / np.maximum(form.gpus, 1.0)).max()),
-            # A fault of prices shifts the proof, not the allocation.
-            float(np.abs(self.price).max()) * 1e-2,
-            abs(self.level) * 1e-2,
-        ]
-        if form.logs is not None:
-            faults.append(float(np.abs(at.z * at.u / form.logs - 1.0).max()))
-        return max(faults)
+    def times(self, other: _Point, *, logs: bool) -> float:
+        """The sum of products, one's allocation by the other's prices; of itself: the gap."""
+        both = zip(self.rows, other.rows, strict=True)
+        return float(self.q @ other.p) + sum(one.times(two, logs=logs) for one, two in both)
 
 
 class _Newton:
-    """Newton's equations at a point, with all rows eliminated.
+    """Newton's equations at a point: the blocks', and what couples them."""
 
-    With d = x/w, a row's speed and time are [[A, -B], [B, -C]] (du, dv) = (f, g) where
-    A = sum d a^2 + z/u, B = sum d a, C = sum d + y/v. Near the optimum d spans twenty orders of
-    magnitude. So nothing here is a difference of large numbers: speeds are taken relative to their
-    mean under d, and the pools' system is a sum of squares.
-    """
-
-    def __init__(self, form: _Form, at: _Point, missing: _Residual) -> None:
-        self.form, self.at, self.missing = form, at, missing
-        a, rows, pools = form.a, form.a.shape[1], len(form.gpus)
-        self.d = d = at.x / at.w
-        self.sum = d.sum(axis=0)
-        self.mean = np.einsum("kr,kr->r", d, a) / self.sum
-        self.apart = a - self.mean
-        zs, self.ys = at.z / at.u, at.y / at.v
-        self.slack = np.einsum("kr,kr->r", d, self.apart**2) + zs
-        self.det = (self.sum + self.ys) * self.slack + self.ys * self.sum * self.mean**2
-        none = np.zeros(rows)
-        # How rows answer to a pool's price and to the level, and what of the pool's GPUs that
-        # leaves in use (`rest`).
-        self.us, self.vs = np.empty((pools, rows)), np.empty((pools, rows))
-        rest = np.empty((pools, *a.shape))
-        for i in range(pools):
-            own = form.member[:, i, None] * form.s
-            self.us[i], self.vs[i] = self._rows(none, none, -d * own)
-            rest[i] = own - a * self.us[i] + self.vs[i]
-        self.rest = rest.reshape(pools, -1)
+    def __init__(self, form: Form, parts: list[Form], at: _Point) -> None:
+        self.at = at
+        self.blocks = [
+            Eliminated(part, rows, at.level, at.p)
+            for part, rows in zip(parts, at.rows, strict=True)
+        ]
+        pools = len(form.gpus)
+        self.idle = form.gpus - at.q
+        self.unpaid = form.total
         self.matrix = np.zeros((pools + 1, pools + 1))
-        self.matrix[:pools, :pools] = (
-            (self.rest * d.ravel()) @ self.rest.T
-            + (self.us * zs) @ self.us.T
-            + (self.vs * self.ys) @ self.vs.T
-            + np.diag(at.q / at.p)
-        )
-        if form.total:
-            self.ul, self.vl = self._rows(form.rate, none, None)
-            self.matrix[:pools, pools] = self.matrix[pools, :pools] = -(self.us @ form.rate)
-            self.matrix[pools, pools] = -float(form.rate @ self.ul)
-        else:
+        for part, block in zip(parts, self.blocks, strict=True):
+            self.idle -= part.used(block.at.x)
+            self.unpaid -= float(part.rate @ block.at.u)
+            self.matrix += block.matrix
+        self.matrix[np.arange(pools), np.arange(pools)] += at.q / at.p
+        if not form.total:
             self.matrix[pools, pools] = 1.0
 
-    def step(self, rx: Floats, ry: Floats, rz: Floats, rq: Floats) -> _Point:
-        """The step after which the products have changed by these amounts, to first order."""
-        form, at, missing = self.form, self.at, self.missing
-        pools = len(form.gpus)
-        e = rx / at.w + self.d * missing.price
-        f, g = missing.speed + rz / at.u, missing.time - ry / at.v
-        right = np.zeros(pools + 1)
-        right[:pools] = self.rest @ e.ravel() + self.us @ f - self.vs @ g + rq / at.p - missing.gpus
-        if form.total:
-            unmet = float(np.vdot(self.vl - form.a * self.ul, e))
-            right[pools] = float(self.ul @ f) - float(self.vl @ g) + unmet - missing.level
+    def fault(self, form: Form) -> float:
+        """What the equations of the point still miss, at most."""
+        pools = float((np.abs(self.idle) / np.maximum(form.gpus, 1.0)).max())
+        level = abs(self.unpaid) * 1e-2  # a fault of prices, as well
+        return max(pools, level, *(block.fault() for block in self.blocks))
+
+    def step(self, aim: float, guess: _Point | None = None, bend: float = 0.0) -> _Point:
+        """The step after which the products are `aim`, to first order and what the guess adds."""
+        at = self.at
+        right = np.zeros(len(self.matrix))
+        for i, block in enumerate(self.blocks):
+            right += block.right(aim, None if guess is None else guess.rows[i], bend)
+        rq = aim - at.q * at.p
+        if guess is not None:
+            rq -= bend * guess.q * guess.p
+        right[:-1] += rq / at.p - self.idle
+        right[-1] -= self.unpaid
         answer = np.asarray(np.linalg.solve(self.matrix, right), dtype=np.float64)
-        p, level = answer[:pools], float(answer[pools])
-        cost = form.cost(p)
-        # From the whole right-hand side: a sum of its parts would lose what a tight row needs.
-        u, v = self._rows(f + level * form.rate, g, e - self.d * cost)
-        w = -missing.price - form.a * u + v + cost
+        p, level = answer[:-1], float(answer[-1])
         return _Point(
-            x=(rx - at.x * w) / at.w,
-            y=(ry - at.y * v) / at.v,
-            z=(rz - at.z * u) / at.u,
+            rows=[block.step(p, level) for block in self.blocks],
             q=(rq - at.q * p) / at.p,
             level=level,
-            w=w,
-            v=v,
-            u=u,
             p=p,
         )
 
-    def _rows(self, f: Floats, g: Floats, e: Floats | None) -> tuple[Floats, Floats]:
-        """(du, dv) of every row for the right-hand sides f - sum a e and g - sum e."""
-        apart = f - self.mean * g
-        if e is not None:
-            g = g - e.sum(axis=0)
-            apart = apart - np.einsum("kr,kr->r", self.apart, e)
-        u = (self.sum * apart + self.ys * (apart + self.mean * g)) / self.det
-        v = (self.sum * self.mean * apart - self.slack * g) / self.det
-        return u, v
 
-
-def _solve(form: _Form) -> Solution:
+def _solve(form: Form) -> Solution:
     rows, logs = form.a.shape[1], form.logs is not None
-    wanted = np.zeros(rows) if form.logs is None else form.logs
     count = form.a.size + rows + len(form.gpus) + (0 if logs else rows)
+    enough = GAP if form.reward is None else OF_SUM
+    parts = [form.part(block) for block in form.blocks()]
     at = _Point.start(form)
     best, error, found = at, np.inf, 0
     for step in range(STEPS):
-        missing = _Residual.at(form, at)
-        gap = at.products(logs=logs)
-        value = form.total * at.level + float((form.reward * at.x).sum())
-        size = float(wanted.sum()) if logs else max(abs(value), 1e-6 * rows)
-        now = missing.error(form, at, gap / size)
+        newton = _Newton(form, parts, at)
+        gap = at.times(at, logs=logs)
+        sums = sum(part.value(one.x) for part, one in zip(parts, at.rows, strict=True))
+        value = form.total * at.level + sums
+        size = float(form.logs.sum()) if form.logs is not None else max(abs(value), 1e-6 * rows)
+        now = max(gap / size, newton.fault(form))
         if now < error:
             best, error, found = at, now, step
         stuck = step - found >= (PATIENCE if error < GOOD else HOPELESS)
-        if error < GAP or stuck or not np.isfinite(now):
+        if error < enough or stuck or not np.isfinite(now):
             break
-        newton = _Newton(form, at, missing)
         try:
-            guess = newton.step(-at.x * at.w, -at.y * at.v, wanted - at.z * at.u, -at.q * at.p)
+            guess = newton.step(0.0)
         except np.linalg.LinAlgError:
             break
-        after = at.moved(guess, *at.room(guess)).products(logs=logs)
-        # Aim at an even product, small if the guess could go far, but no smaller than of use.
+        forward, back = at.room(guess)
+        after = gap + forward * guess.times(at, logs=logs) + back * at.times(guess, logs=logs)
+        after += forward * back * guess.times(guess, logs=logs)
+        # Aim at an even product, small if the guess could go far, but no smaller than of use. And
+        # make good what the guess bends away, as far as it holds (Colombo, Gondzio 2008).
         mean = gap / count
-        aim = max(0.3 * GAP * size / count, mean * min(1.0, after / gap) ** 3)
-        move = newton.step(
-            aim - at.x * at.w - guess.x * guess.w,
-            aim - at.y * at.v - guess.y * guess.v,
-            (wanted if logs else aim) - at.z * at.u - guess.z * guess.u,
-            aim - at.q * at.p - guess.q * guess.p,
-        )
-        if min(at.room(move)) < SHORT:
-            # The guess leads astray: back to where all products are alike, without it.
-            move = newton.step(
-                mean - at.x * at.w,
-                mean - at.y * at.v,
-                (wanted if logs else mean) - at.z * at.u,
-                mean - at.q * at.p,
-            )
+        aim = max(0.3 * enough * size / count, mean * min(1.0, after / gap) ** 3)
+        move = newton.step(aim, guess, min(forward, back))
         near = min(max(0.9, 1.0 - 10 * mean), 1.0 - BOUNDARY)
         forward, back = (min(1.0, near * room) for room in at.room(move))
         if logs:  # z * u stays on its target only if both move alike
@@ -338,17 +204,13 @@ def _solve(form: _Form) -> Solution:
     if error > GOOD:
         raise Unsolved("the interior-point method made no more progress")
     unit = form.total or 1.0
+    x = np.concatenate([one.x.T for one in best.rows])
+    objective = best.level if form.total else form.value(np.ascontiguousarray(x.T))
     return Solution(
-        x=best.x.T * form.time[:, None],
-        objective=best.level if form.total else float((form.reward * best.x).sum()),
+        x=x * form.time[:, None],
+        objective=objective,
         prices=best.p / unit,
-        worth=best.u / form.time / unit,
-        hours=best.v / form.time / unit,
+        worth=np.concatenate([one.u for one in best.rows]) / form.time / unit,
+        hours=np.concatenate([one.v for one in best.rows]) / form.time / unit,
         steps=step,
     )
-
-
-def _longest(*moves: tuple[Floats, Floats]) -> float:
-    """The longest step, 1 at most, at which nothing turns negative."""
-    least = min(float((move / at).min()) for at, move in moves)
-    return min(1.0, -1.0 / least) if least < 0 else 1.0

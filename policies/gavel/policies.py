@@ -93,6 +93,8 @@ def makespan(problem: Problem, means: Means) -> Allocation:
     if not problem.steps.any():
         return _allocation(problem, Shares.of_jobs(problem.equal_share), 0.0)
     level, shares = _raise(problem, problem.steps, means)
+    if level <= 0:
+        raise Unsolved("a job with steps left can have no time")
     return _allocation(problem, shares, 1.0 / level)
 
 
@@ -121,9 +123,14 @@ def finish_time_fairness(problem: Problem, means: Means) -> Allocation:
 
     best = (age + steps / fastest) / due
     reached = highest(program, demand, float(1.0 / best.max()), means.solver)
-    speed = demand(reached.parameter)
-    solution = _use_idle(program, speed, reached.solution, means)
-    return _allocation(problem, spread(program, classes, solution.x), 1.0 / reached.parameter)
+    solution = _use_idle(program, demand(reached.parameter), reached.solution, means)
+    left = steps > 0
+    speed = program.speeds(solution.x)[left] / count[left]
+    if not speed.all():
+        raise Unsolved("a job with steps left can have no time")
+    # A job whose work is done is as late as it is.
+    late = np.append(steps[left] / speed + age[left], age[~left]) / np.append(due[left], due[~left])
+    return _allocation(problem, spread(program, classes, solution.x), float(late.max()))
 
 
 def max_sum_throughput(problem: Problem, means: Means) -> Allocation:
@@ -160,7 +167,8 @@ def water_filling(problem: Problem, means: Means) -> Allocation:
         filled = fill(program, program.rate, tree, means.solver)
     except Unsolved:
         filled = fill_by_rounds(program, program.rate, tree, solve_with_highs)
-    speed = (filled.speed / classes.count)[classes.of]
+    given = np.minimum(filled.speed, program.speeds(filled.solution.x))
+    speed = (given / classes.count)[classes.of]
     levels = speed / problem.average
     return Allocation(
         jobs=problem.jobs,
@@ -208,8 +216,9 @@ def _raise(problem: Problem, rate: Floats, means: Means) -> tuple[float, Shares]
     """The highest level at which every job's speed is rate * level, and who gets what."""
     program, classes = state(problem, Goal(rate=rate, floor=np.zeros_like(rate)))
     solution = means.solver(program)
-    level = solution.objective
-    solution = _use_idle(program, level * program.rate, solution, means)
+    solution = _use_idle(program, solution.objective * program.rate, solution, means)
+    # What the allocation gives, whatever the solver took it for.
+    level = program.level(program.speeds(solution.x))
     return level, spread(program, classes, solution.x)
 
 

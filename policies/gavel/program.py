@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog  # type: ignore[import-untyped]
-from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from ones.policies.model import Floats, Ints
 
 Bools = NDArray[np.bool_]
+NEGLIGIBLE = 1e-12  # of a row's time
 
 
 class Unsolved(ValueError):
@@ -66,6 +65,18 @@ class Caps:
     def only(self, rows: Ints) -> Caps:
         return replace(self, takes=self.takes[:, rows])
 
+    def of_all(self, pairs: Pairs) -> Floats:
+        """`takes` of rows and pairs, [caps, rows and pairs, columns]."""
+        both = self.takes[:, pairs.first] + self.takes[:, pairs.second]
+        return np.concatenate([self.takes, both], axis=1)
+
+    def excess(self, x: Floats, pairs: Pairs) -> Floats:
+        """How many times what each of x may be it is, by the tightest of its limits; 1 or more."""
+        takes = self.of_all(pairs)
+        taken = np.einsum("crk,rk->c", takes, x)
+        over = np.maximum(1.0, taken / np.maximum(self.left, 1e-300))
+        return np.asarray(np.where(takes > 0, over[:, None, None], 1.0).max(axis=0, initial=1.0))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
@@ -102,6 +113,12 @@ class Program:
             np.maximum.at(best, self.pairs.second, shared[:, 1])
         return np.asarray(best * self.time)
 
+    def level(self, speed: Floats) -> float:
+        """The level at which nobody is promised more than these speeds of rows."""
+        rising = self.rate > 0
+        over = (speed - self.floor)[rising] / self.rate[rising]
+        return float(over.min(initial=np.inf))
+
     def busy(self, x: Floats) -> Floats:
         """The time that each row uses."""
         rows, pairs = len(self.gang), self.pairs
@@ -116,6 +133,31 @@ class Program:
         """The GPUs in use of each pool."""
         gang = np.concatenate([self.gang, self.gang[self.pairs.first]])
         return np.asarray(np.bincount(self.pool, gang @ x, len(self.gpus)), dtype=np.float64)
+
+    def kept(self, x: Floats, level: float = 0.0) -> Floats:
+        """`x` of a solver, whose faults are small beside a row's best, with every promise kept.
+
+        Beside the best of a row that needs a ten millionth of it such a fault is all that the row
+        gets, or more. So what rows lack of floor + rate * level is added where they are fastest,
+        and what then is over a limit is taken from all whom it limits, in proportion.
+        """
+        rows = len(self.gang)
+        x = np.where(self.gpus[self.pool] > 0, x, 0.0)
+        # A pair that is hardly used isn't worth the allocation of all of its classes' pairs.
+        x[rows:][x[rows:].sum(axis=1) <= NEGLIGIBLE] = 0.0
+        speed, wanted = self.speeds(x), self.floor + self.rate * level
+        best = np.where(self.gpus[self.pool] > 0, self.throughput, 0.0)
+        fastest = best.argmax(axis=1)
+        most = best[np.arange(rows), fastest]
+        short = np.flatnonzero((speed < wanted) & (most > 0))
+        x[short, fastest[short]] += (wanted - speed)[short] / most[short]
+        over = np.maximum(1.0, self.busy(x) / self.time)
+        x[:rows] /= over[:, None]
+        x[rows:] /= np.maximum(over[self.pairs.first], over[self.pairs.second])[:, None]
+        x /= np.maximum(1.0, self.used(x) / np.where(self.gpus > 0, self.gpus, 1.0))[self.pool]
+        if self.caps is not None:
+            x /= self.caps.excess(x, self.pairs)
+        return x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,7 +186,10 @@ class Scaled:
     @classmethod
     def of(cls, program: Program) -> Scaled:
         pairs, reward = program.pairs, program.reward
-        best = program.throughput.max(axis=1)
+        # Nothing runs where there are no GPUs, and a speed there is no measure of what a row gets.
+        there = program.gpus[program.pool] > 0
+        throughput = np.where(there, program.throughput, 0.0)
+        best = throughput.max(axis=1)
         best = np.where(best > 0, best, 1.0)
         rate, unit = program.rate / best, 1.0
         if reward is None:
@@ -155,7 +200,7 @@ class Scaled:
             reward = reward / unit
         both = np.stack([best[pairs.first], best[pairs.second]], axis=-1)
         scaled = Program(
-            throughput=program.throughput / best[:, None],
+            throughput=throughput / best[:, None],
             gang=program.gang,
             time=program.time,
             gpus=program.gpus,
@@ -166,7 +211,7 @@ class Scaled:
             pairs=Pairs(
                 first=pairs.first,
                 second=pairs.second,
-                throughput=pairs.throughput / both[:, None, :],
+                throughput=np.where(there[:, None], pairs.throughput, 0.0) / both[:, None, :],
             ),
             caps=program.caps,
         )
@@ -185,10 +230,17 @@ class Scaled:
 def solve_with_highs(program: Program, *, method: str = "highs") -> Solution:
     """The program as one sparse linear program for HiGHS: the reference, and the fallback."""
     scaled = Scaled.of(program)
-    return scaled.undo(_solve_with_highs(scaled.program, method))
+    found = _solve_with_highs(scaled.program, method)
+    level = found.objective if program.reward is None else 0.0
+    x = scaled.program.kept(found.x, level)
+    return scaled.undo(replace(found, x=x))
 
 
 def _solve_with_highs(program: Program, method: str) -> Solution:
+    # Their import takes ten times as long as most solves, and most have no use for them.
+    from scipy.optimize import linprog  # type: ignore[import-untyped]  # noqa: PLC0415
+    from scipy.sparse import csr_array  # type: ignore[import-untyped]  # noqa: PLC0415
+
     rows, columns = program.throughput.shape
     pairs, pools = program.pairs, len(program.gpus)
     combinations = rows + len(pairs)
@@ -218,10 +270,9 @@ def _solve_with_highs(program: Program, method: str) -> Solution:
     put(2 * rows + program.pool[None, :], x, gang[:, None])
     bound = [-program.floor, program.time, program.gpus]
     if program.caps is not None:
-        takes = program.caps.takes
-        both = np.concatenate([takes, takes[:, pairs.first] + takes[:, pairs.second]], axis=1)
+        takes = program.caps.of_all(pairs)
         line = 2 * rows + pools + np.arange(len(takes))
-        put(line[:, None, None], x[None], both)
+        put(line[:, None, None], x[None], takes)
         bound.append(program.caps.left)
     if levelled:
         put(each, np.full(rows, variables), program.rate)

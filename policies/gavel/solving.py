@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from ones.policies.model import Floats
 REACHED = 1e-9  # a demand counts as met when this little of it is missing, relatively
 CLOSE = 1e-7  # or where the next step would be this short
 NEARLY, LAST = 1e-5, 0.01  # from where only the last part of the way is asked for in fractions
+LOOSER = (0.0, 1e-9, 1e-8, 1e-7)  # of floors, one after another
 CUTS = 100
 MANY = 10_000  # rows times columns from which HiGHS's simplex method takes too long
 Solver = Callable[[Program], Solution]
@@ -71,7 +73,7 @@ def highest(
         floor = before if part == 1 else before * (1.0 - REACHED)
         if not rate.any():
             break
-        solution = solver(replace(program, rate=rate, floor=floor, reward=None))
+        solution = _above(replace(program, rate=rate, floor=floor, reward=None), solver)
         if solution.objective >= 1.0 - REACHED:
             return Reached(at, solution, proof)
         if part == 1 and solution.objective > 1.0 - NEARLY:
@@ -81,12 +83,26 @@ def highest(
         worth = np.where(held, 0.0, solution.worth)
         most = float(worth @ (floor + solution.objective * rate))
         lower = _root(worth, demand, most, at)
-        if lower >= at * (1.0 - CLOSE):
+        # A demand may rise so steeply that a parameter hardly below asks for far less.
+        met = solution.objective >= 1.0 - CLOSE
+        if lower >= at or (met and lower >= at * (1.0 - CLOSE)):
             return Reached(at, solution, proof)
         at = lower
     if proof is not None and not rate.any():
         return Reached(at, solution, proof)
     raise Unsolved("the demand could not be met")
+
+
+def _above(program: Program, solver: Solver) -> Solution:
+    """The highest level above floors that are optimal themselves, so that nothing is inside.
+
+    Where speeds span many decades rounding may leave no allocation at all, or none that is found.
+    Then the floors give way by less than is asked of any objective.
+    """
+    for part in LOOSER:
+        with suppress(Unsolved):
+            return solver(replace(program, floor=program.floor * (1.0 - part)))
+    raise Unsolved("what was reached before can't be given any more")
 
 
 def _root(worth: Floats, demand: Demand, most: float, high: float) -> float:

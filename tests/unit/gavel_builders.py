@@ -58,6 +58,27 @@ def problems(draw: st.DrawFn, most: int = 12, *, paired: bool = False) -> Proble
     )
 
 
+def far_apart(seed: int) -> Problem:
+    """Up to 39 jobs whose speeds, and where it so falls out whose steps, span twelve decades."""
+    rng = np.random.default_rng(seed)
+    jobs, types = int(rng.integers(1, 40)), int(rng.integers(1, 6))
+    across = [(jobs, types), (jobs, 1), (1, types)][rng.integers(3)]
+    near = 1.0 if across == (jobs, types) else 10 ** rng.normal(0, 0.3, (jobs, types))
+    speed = 10 ** rng.uniform(-6, 6, across) * near
+    gpus = rng.integers(0, 13, types).astype(float)
+    gpus[0] = max(gpus[0], 2.0)
+    speed[:, 1:] = np.where(rng.random((jobs, types - 1)) < 0.15, 0.0, speed[:, 1:])
+    return Problem.of(
+        speed,
+        gpus,
+        gang=rng.choice([1.0, 2.0], jobs, p=[0.7, 0.3]),
+        weight=rng.choice([1.0, 5.0], jobs),
+        steps=10 ** rng.uniform(0, 6, jobs) * 10 ** rng.uniform(rng.choice([-6, 0]), 0, jobs),
+        age=rng.uniform(0, 1e4, jobs) * (rng.random(jobs) < 0.6),
+        isolated=rng.uniform(0, 1e4, jobs) * (rng.random(jobs) < 0.6),
+    )
+
+
 def in_a_crowd(problem: Problem) -> Problem:
     """The same jobs, each so many times that no copy of it can be busy all the time.
 

@@ -13,7 +13,7 @@ from policy_builders import a_cluster, a_job, a_problem
 
 from ones.policies.gavel.policies import POLICIES
 from ones.policies.gavel.problem import Problem
-from ones.policies.gavel.program import Caps
+from ones.policies.gavel.program import Caps, Unsolved
 from ones.policies.invariants import validate
 from ones.policies.model import Cap, JobId, Take
 from ones.policies.registry import make
@@ -52,6 +52,12 @@ def test_what_is_shared_out_is_within_a_cap(
     assert shares[counted].sum() <= left + 1e-6
     assert (shares.sum(axis=1) <= 1 + 1e-6).all()
     assert (shares.sum(axis=0) <= 2 + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", ["min_total_duration_perf", "finish_time_fairness_perf"])
+def test_no_time_for_a_job_with_steps_left_is_no_answer(name: str) -> None:
+    with pytest.raises(Unsolved):
+        POLICIES[name].allocate(capped(3, 1, [1], 0.0))
 
 
 def test_water_rises_on_for_those_whom_no_cap_holds() -> None:

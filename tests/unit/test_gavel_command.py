@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,19 @@ def test_the_answer_holds_what_the_format_names(tmp_path: Path) -> None:
     assert first["allocation"][0] == pytest.approx([0.0, 1.0], abs=1e-6)
     assert first["violation"] < 1e-9
     assert first["seconds"] >= 0
+
+
+def test_a_case_that_needs_no_scipy_does_not_wait_for_its_import(tmp_path: Path) -> None:
+    file = written(tmp_path, a_case())
+    program = (
+        "import sys; from ones.daemon.ctl.main import main\n"
+        "try: main(['solve', sys.argv[1]])\n"
+        "finally: print([name for name in sys.modules if name.startswith('scipy')])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, file], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_reference_part_of_a_case_is_not_read(tmp_path: Path) -> None:

@@ -7,8 +7,17 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from gavel_builders import a_problem, excess, idle_gpus, in_a_crowd, problems, throughputs, trees
-from hypothesis import assume, given, settings
+from gavel_builders import (
+    a_problem,
+    excess,
+    far_apart,
+    idle_gpus,
+    in_a_crowd,
+    problems,
+    throughputs,
+    trees,
+)
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ones.policies.gavel import POLICIES, Allocation, Entity, Pairs, Problem
@@ -67,6 +76,95 @@ def test_max_min_keeps_its_promise_of_the_smallest_share(problem: Problem) -> No
     allocation = allocate("max_min_fairness_perf", problem)
     shares = level(problem, throughputs(problem, allocation))
     assert shares.min() == pytest.approx(allocation.objective, rel=NEAR)
+
+
+def worth(name: str, problem: Problem, allocation: Allocation) -> float:
+    """The objective by the policy's definition, of the allocation alone."""
+    speed = throughputs(problem, allocation)
+    with np.errstate(divide="ignore"):
+        if "total_duration" in name:
+            return float((problem.steps / speed).max())
+        if "finish_time" in name:
+            iso = np.einsum("ik,ik->i", problem.throughput, problem.equal_share)
+            due = problem.isolated + problem.steps / iso
+            return float(((problem.age + problem.steps / speed) / due).max())
+    return float(level(problem, speed).min())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_min_fairness_packed",
+        "max_min_fairness_water_filling_packed",
+        "min_total_duration_packed",
+        "finish_time_fairness_packed",
+    ],
+)
+@pytest.mark.parametrize("tiny", [1e-7, 1e-9, 1e-12])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+@example(seed=4)
+def test_a_job_that_needs_next_to_nothing_is_not_starved(name: str, tiny: float, seed: int) -> None:
+    """What it needs is less than the faults that HiGHS takes for none."""
+    rng = np.random.default_rng(seed)
+    speed = 10 ** rng.uniform(-1, 2, (30, 1)) * 10 ** rng.normal(0, 0.3, (30, 3))
+    first, second = np.triu_indices(30, 1)
+    both = np.stack([speed[first], speed[second]], axis=-1)
+    together = rng.uniform(0.3, 0.9, (len(first), 3, 2)) * both
+    weight, steps = np.ones(30), 10 ** rng.uniform(3, 4, 30)
+    weight[3] *= tiny
+    steps[3] *= tiny
+    problem = Problem.of(
+        speed,
+        np.array([4.0, 4.0, 4.0]),
+        weight=weight,
+        steps=steps,
+        pairs=Pairs(first=first, second=second, throughput=together),
+    )
+    allocation = allocate(name, problem)
+    assert allocation.objective is not None
+    assert 0 < allocation.objective < np.inf
+    assert worth(name, problem, allocation) == pytest.approx(allocation.objective, rel=NEAR)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+@example(seed=46)
+@example(seed=163)
+@example(seed=194)
+@example(seed=215)
+@example(seed=301)
+def test_water_rises_however_far_apart_speeds_are(seed: int) -> None:
+    """The first to stop has what max-min fairness gives, and everybody what the levels say."""
+    problem = far_apart(seed)
+    allocation = allocate("max_min_fairness_water_filling_perf", problem)
+    lowest = allocate("max_min_fairness_perf", problem).objective
+    assert allocation.objective == pytest.approx(lowest, rel=NEAR)
+    assert allocation.levels is not None
+    assert excess(problem, allocation) < NEAR
+    speed = throughputs(problem, allocation)
+    assert (speed >= allocation.levels * problem.average * (1 - NEAR)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+@example(seed=208)
+@example(seed=515)
+@example(seed=574)
+def test_no_finish_time_fairness_is_better_however_far_apart_speeds_are(seed: int) -> None:
+    """A millionth less can't be had: by a job's best speed, or by HiGHS for all together."""
+    problem = far_apart(seed)
+    found = allocate("finish_time_fairness_perf", problem)
+    assert found.objective == pytest.approx(worth("finish_time", problem, found), rel=NEAR)
+    iso = np.einsum("ik,ik->i", problem.throughput, problem.equal_share)
+    due = problem.isolated + problem.steps / iso
+    left = (1 - 2 * NEAR) * found.objective * due - problem.age
+    there = problem.gpus[problem.pool] > 0
+    fastest = np.where(there, problem.throughput, 0.0).max(axis=1)
+    if (left <= problem.steps / fastest).any():
+        return
+    program = state(problem, Goal(rate=problem.steps / left, floor=np.zeros_like(left)))[0]
+    assert solve_with_highs(program).objective < 1.0
 
 
 @some

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -58,6 +59,38 @@ def test_the_interior_point_level_is_that_of_highs(problem: Problem) -> None:
 
 
 @some
+@given(problems(most=30), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_columns_may_draw_from_the_same_pool(problem: Problem, pools: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pools = min(pools, len(problem.gpus))
+    pool = np.concatenate([np.arange(pools), rng.integers(0, pools, len(problem.gpus) - pools)])
+    problem = replace(problem, pool=rng.permutation(pool), gpus=np.maximum(problem.gpus, 2)[:pools])
+    program = program_of(problem, shares_of(problem))
+    solution = solve_by_interior_point(program)
+    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
+    assert faults(program, solution) < NEAR
+
+
+def test_hundreds_of_types_take_no_room_for_each_two_of_them() -> None:
+    rng = np.random.default_rng(0)
+    problem = Problem.of(
+        10 ** rng.uniform(-1, 1, (200, 1)) * 10 ** rng.normal(0, 0.3, (200, 200)),
+        rng.integers(1, 3, 200).astype(float),
+    )
+    program = program_of(problem, shares_of(problem))
+    tracemalloc.start()
+    try:
+        solution = solve_by_interior_point(program)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # 200 x 200 x 200 numbers would be 64 MB.
+    assert most < 30_000_000
+    whole = solve_with_highs(program, method="highs-ipm")
+    assert solution.objective == pytest.approx(whole.objective, rel=NEAR)
+
+
+@some
 @given(problems(most=30), st.floats(0.0, 0.99))
 def test_the_interior_point_sum_above_floors_is_that_of_highs(
     problem: Problem, part: float
@@ -87,6 +120,35 @@ def test_prices_prove_the_level(problem: Problem) -> None:
     cost = np.where(program.gpus[program.pool] > 0, cost, np.inf)
     bound = np.maximum(gain - cost, 0.0).max(axis=1).sum() + solution.prices @ program.gpus
     assert bound == pytest.approx(solution.objective, rel=NEAR)
+
+
+@some
+@given(problems(most=20, paired=True), st.floats(-12.0, 0.0), st.integers(0, 2**32 - 1))
+def test_prices_prove_the_level_that_pairs_give_whatever_a_job_needs(
+    problem: Problem, decades: float, seed: int
+) -> None:
+    """The level of the allocation itself, which the solver's word may exceed."""
+    rng = np.random.default_rng(seed)
+    tiny = 10 ** (decades * rng.uniform(0.5, 1.0, len(problem.jobs)))
+    less = np.where(rng.random(len(problem.jobs)) < 0.3, tiny, 1.0)
+    program = program_of(problem, less * shares_of(problem))
+    solution = solve_with_highs(program)
+    pairs, prices, worth = program.pairs, solution.prices, solution.worth
+    there = program.gpus[program.pool] > 0
+    cost = np.where(there, prices[program.pool], np.inf)
+    hours = (program.throughput * worth[:, None] - program.gang[:, None] * cost).max(axis=1)
+    hours = np.maximum(hours, solution.hours)
+    if len(pairs):
+        i, j = pairs.first, pairs.second
+        gain = (
+            pairs.throughput[:, :, 0] * worth[i, None] + pairs.throughput[:, :, 1] * worth[j, None]
+        )
+        unpaid = (gain - program.gang[i, None] * cost).max(axis=1) - hours[i] - hours[j]
+        np.maximum.at(hours, i, hours[i] + np.maximum(unpaid, 0.0))
+    bound = (prices @ program.gpus + hours.sum()) / (worth @ program.rate)
+    found = program.level(program.speeds(solution.x))
+    assert found == pytest.approx(bound, rel=NEAR)
+    assert faults(program, replace(solution, objective=found)) < NEAR
 
 
 @some
