@@ -9,6 +9,7 @@ stay as the policy chose them, places are chosen near the present ones.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ones.policies.forecast import by_id, type_of
@@ -63,20 +64,33 @@ def _near(problem: Problem, room: Room, job: Job, target: Placement) -> Placemen
     closer = len(target.nodes) < len(held.nodes)
     if held.gpus == target.gpus and room.fits(held) and not (closer and target.covers(kept)):
         return held
-    if target.covers(kept) and room.fits(target):
+    grows = target.gpus > held.gpus and room.fits(held)
+    fits = target.covers(kept) and room.fits(target)
+    # What is added on a node can't be split: to give a part of it back, all of it has to leave.
+    if fits and (closer or not grows or target.covers(held)):
         return target
+    hosts = [
+        node.name
+        for node in room.nodes
+        if node.gpu_type == kind and node.usable and node.name in job.nodes
+    ]
+    for core in (held, kept) if grows else (kept,):
+        if (found := _around(core, room, hosts, target, held)) is not None:
+            return found
+    return target if fits else None
+
+
+def _around(
+    core: Placement, room: Room, hosts: Sequence[str], target: Placement, held: Placement
+) -> Placement | None:
+    """As many GPUs as the target's, `core` among them; None where these hosts have too few."""
     free = room.free
-    given, missing = dict(kept.gpus_on), target.gpus - kept.gpus
+    given, missing = dict(core.gpus_on), target.gpus - core.gpus
     wanted, present = dict(target.gpus_on), dict(held.gpus_on)
 
     def rank(name: str) -> tuple[bool, bool, bool, int]:
         return name not in given, name not in present, name not in wanted, -free[name]
 
-    hosts = [
-        node.name
-        for node in room.nodes
-        if node.gpu_type == kind and node.name in free and node.name in job.nodes
-    ]
     for name in sorted(hosts, key=rank):
         more = min(missing, free[name] - given.get(name, 0))
         if more > 0:

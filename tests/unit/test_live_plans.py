@@ -42,6 +42,16 @@ def test_a_job_of_the_right_size_stays_where_it_is_unless_fewer_nodes_will_do() 
     assert settled(spread, on(n1=3)) == on(n1=3)
 
 
+def test_a_job_that_grows_gives_nothing_back_on_the_way_unless_fewer_nodes_will_do() -> None:
+    """A satellite can't be split: it would leave before a smaller one comes."""
+    job = live(1, on(n1=2), on(n1=4))
+    assert settled(job, on(n1=3, n2=3)) == on(n1=4, n2=2)
+    spread = live(1, on(n1=2), on(n1=2, n2=1))
+    assert settled(spread, on(n1=4)) == on(n1=4)
+    other = a_job(2, nodes=NODES, placement=on(n2=2))
+    assert settled(live(1, on(n1=1), on(n1=1, n2=1)), on(n1=2, n2=2), other) == on(n1=2, n2=2)
+
+
 def test_where_others_get_its_own_gpus_or_fewer_are_planned_it_is_left_to_a_restart() -> None:
     job = live(1, on(n1=2), on(n1=2, n2=2))
     assert settled(job, on(n2=1)) == on(n2=1)
