@@ -16,6 +16,8 @@ from ones.policies.ones_caps import CapTable
 from ones.policies.ones_options import NONE, Bools, Options
 
 NOBODY = -1
+NOISE = 1.3  # the roulette's: up to so many times a gain counts
+LEAST_GAIN = 1e-12  # per GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +177,27 @@ def fill(
     owner, local = population.owner.copy(), population.local.copy()
     live = np.arange(len(population))
     growth = _Growth.of(population, arena, steps)
+    spots = [
+        [np.flatnonzero((row == NOBODY) & (arena.kind == t)) for t in range(types)] for row in owner
+    ]
     while len(live):
         gain, to = growth.gains()
-        noisy = (gain * rng.uniform(1.0, 1.3, gain.shape)).reshape(len(live), -1)
+        noise = 1.0 + (NOISE - 1.0) * rng.random(gain.shape)  # as rng.uniform, in half the time
+        noisy = (gain * noise).reshape(len(live), -1)
         pick = noisy.argmax(axis=1)
         able = np.isfinite(noisy[np.arange(len(live)), pick])
         live, pick, to = live[able], pick[able], to[able]
         growth.only(able)
-        for row, p in enumerate(live):
-            j, t = divmod(int(pick[row]), types)
-            larger = int(to[row, j, t])
-            size_then = int(options.sizes[j, larger])
-            more = size_then - int(options.sizes[j, growth.size[row, j]])
-            spots = np.flatnonzero((owner[p] == NOBODY) & (arena.kind == t))
-            owner[p, spots[:more]] = j
-            batch = options.batch[j, t, larger, level[j, t, larger]]
-            local[p, owner[p] == j] = batch / size_then
-            growth.add(row, j, t, more)
+        rows, (j, t) = np.arange(len(live)), np.divmod(pick, types)
+        larger = to[rows, j, t]
+        then = options.sizes[j, larger]
+        more = then - options.sizes[j, growth.size[rows, j]]
+        each = options.batch[j, t, larger, level[j, t, larger]] / then
+        for p, job, kind, count, batch in zip(live, j, t, more, each, strict=True):
+            owner[p, spots[p][kind][:count]] = job
+            spots[p][kind] = spots[p][kind][count:]
+            local[p, owner[p] == job] = batch
+        growth.add(j, t, more)
     return Population(owner, local)
 
 
@@ -208,8 +214,7 @@ class _Growth:
     gpus: Ints  # [P, J, T] that each job has
     empty: Ints  # [P, T]
     size: Ints  # [P, J] the size index that it has by them
-    mine: Bools  # [P, J, T] where it may have more
-    rate: list[Floats]  # of each of the steps, [P, J, T] the gain per GPU
+    rate: list[Floats]  # of each of the steps, [P, J, T] the gain per GPU; -inf where there is none
     target: list[Ints]  # ... the larger size
     need: list[Ints]  # ... and the GPUs that it takes
 
@@ -221,6 +226,8 @@ class _Growth:
         kind, size = chosen[..., 0], chosen[..., 1]
         each, types = np.arange(len(options.jobs)), len(options.types)
         target = [larger[each, :, size] for _, larger in steps]
+        # A job grows on the type it has; one that has nothing may start on any.
+        mine = (np.arange(types) == kind[..., None]) | (size == 0)[..., None]
         empty = (population.owner == NOBODY)[:, None, :] & (arena.kind == np.arange(types)[:, None])
         return cls(
             options=options,
@@ -229,9 +236,7 @@ class _Growth:
             gpus=gpus,
             empty=empty.sum(axis=2),
             size=size,
-            # A job grows on the type it has; one that has nothing may start on any.
-            mine=(np.arange(types) == kind[..., None]) | (size == 0)[..., None],
-            rate=[rate[each, :, size] for rate, _ in steps],
+            rate=[_gained(rate[each, :, size], mine) for rate, _ in steps],
             target=target,
             need=[
                 options.sizes[each[:, None], larger] - _count(options, size)[..., None]
@@ -241,10 +246,10 @@ class _Growth:
 
     def gains(self) -> tuple[Floats, Ints]:
         """[P, J, T] what each job gains per GPU by the best step that fits, and its size then."""
-        gain = np.full(self.mine.shape, -np.inf)
+        gain = np.full(self.gpus.shape, -np.inf)
         to = np.zeros(gain.shape, dtype=np.int64)
         for rate, target, need in zip(self.rate, self.target, self.need, strict=True):
-            fits = self.mine & (need <= self.empty[:, None, :]) & (rate > 1e-12) & (rate > gain)
+            fits = (need <= self.empty[:, None, :]) & (rate > gain)
             gain, to = np.where(fits, rate, gain), np.where(fits, target, to)
         return gain, to
 
@@ -253,27 +258,26 @@ class _Growth:
         if rows.all():
             return
         self.gpus, self.empty, self.size = self.gpus[rows], self.empty[rows], self.size[rows]
-        self.mine = self.mine[rows]
         self.rate = [rate[rows] for rate in self.rate]
         self.target = [target[rows] for target in self.target]
         self.need = [need[rows] for need in self.need]
 
-    def add(self, row: int, j: int, t: int, more: int) -> None:
-        """The job is given so many GPUs more of this type."""
-        options = self.options
-        self.gpus[row, j, t] += more
-        self.empty[row, t] -= more
-        kind = int(self.gpus[row, j].argmax())
-        fits = (options.sizes[j] <= self.gpus[row, j, kind]) & self.offered[j, kind]
-        size = self.size[row, j] = int(np.flatnonzero(fits)[-1])
-        self.mine[row, j] = (np.arange(len(options.types)) == kind) | (size == 0)
+    def add(self, j: Ints, t: Ints, more: Ints) -> None:
+        """Of each candidate [P] one job is given so many GPUs more of a type."""
+        options, rows = self.options, np.arange(len(j))
+        self.gpus[rows, j, t] += more
+        self.empty[rows, t] -= more
+        has = self.gpus[rows, j]
+        kind = has.argmax(axis=1)
+        fits = (options.sizes[j] <= has[rows, kind][:, None]) & self.offered[j, kind]
+        size = self.size[rows, j] = fits.shape[1] - 1 - fits[:, ::-1].argmax(axis=1)
+        mine = (np.arange(has.shape[1]) == kind[:, None]) | (size == 0)[:, None]
+        present = np.where(size > 0, options.sizes[j, size], 0)
         for at, (rate, target) in enumerate(self.steps):
             larger = target[j, :, size]
-            self.rate[at][row, j] = rate[j, :, size]
-            self.target[at][row, j] = larger
-            self.need[at][row, j] = options.sizes[j, larger] - (
-                options.sizes[j, size] if size else 0
-            )
+            self.rate[at][rows, j] = _gained(rate[j, :, size], mine)
+            self.target[at][rows, j] = larger
+            self.need[at][rows, j] = options.sizes[j[:, None], larger] - present[:, None]
 
 
 def reorder(population: Population, arena: Arena) -> Population:
@@ -318,6 +322,11 @@ def _rank(owner: Ints) -> Ints:
         rank, order, index - np.maximum.accumulate(np.where(new, index, 0), axis=1), axis=1
     )
     return rank
+
+
+def _gained(rate: Floats, mine: Bools) -> Floats:
+    """The gains per GPU that count, where a job may have more."""
+    return np.where(mine & (rate > LEAST_GAIN), rate, -np.inf)
 
 
 def _steps(best: Floats, options: Options, *, far: bool) -> tuple[Floats, Ints]:
