@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from math import exp, log, sqrt
 from statistics import median
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -57,7 +59,8 @@ class Records:
         self._fitted = 0  # points that the fit knows
         self._fits = 0
         self._stale = True
-        self._speeds: dict[tuple[int, Batch | None], LearntSpeed] = {}
+        # Each remembers many answers; of jobs that are gone nobody wants them.
+        self._speeds = WeakValueDictionary[tuple[int, Batch | None], LearntSpeed]()
         self._speeds_of: tuple[int, int] = (0, 0)  # version and fit that they are of
         self._others: tuple[Mapping[str, float], Completion[str] | None] = (
             {},
@@ -65,6 +68,14 @@ class Records:
         )  # and of these
         self._near: dict[str, Near] = {}
         self._unseen: Mapping[str, Completed] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: each for name, each in vars(self).items() if name != "_speeds"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy; what was worked out for others is not copied."""
+        vars(self).update(state)
+        self._speeds = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -146,7 +157,7 @@ class Records:
         of = (self.version, self._fits)
         same = factors is self._others[0] and completion is self._others[1]
         if of != self._speeds_of or not same or len(self._speeds) > 64:
-            self._speeds, self._near = {}, {}
+            self._speeds, self._near = WeakValueDictionary(), {}
             self._speeds_of, self._others = of, (factors, completion)
             self._unseen = self._completed(completion)
         most = max(2 * self.largest, requested)

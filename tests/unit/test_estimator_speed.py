@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import gc
+import pickle
+from copy import deepcopy
+from weakref import ref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +57,22 @@ def learnt(
 
 def test_nothing_is_learnt_from_nothing() -> None:
     assert Records().speed(requested=4, batches=None, factors={}) is None
+
+
+def test_a_speed_is_kept_for_as_long_as_a_job_has_it_and_its_answers_no_longer() -> None:
+    records = taught(seen(1, truth(1, 1)))
+    speed = records.speed(requested=4, batches=None, factors=(factors := {}))
+    assert records.speed(requested=4, batches=None, factors=factors) is speed
+    copies = deepcopy(records), pickle.loads(pickle.dumps(records))
+    assert speed is not None
+    kept = ref(speed)
+    del speed
+    gc.collect()
+    assert kept() is None
+    for each in copies:
+        again = each.speed(requested=4, batches=None, factors={})
+        assert again is not None
+        assert at(again, 1) == pytest.approx(truth(1, 1), rel=0.05)
 
 
 def test_a_measured_configuration_is_reproduced() -> None:
