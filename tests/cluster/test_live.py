@@ -322,8 +322,13 @@ def test_a_policy_that_knows_nothing_of_it_grows_a_live_job_without_a_restart(li
     live.steering.start("--policy", "ones")
     job = live.submit("1000", sizes="1-4")
     live.cluster.eventually(lambda: live.workers(job) > 2, within=90, what="the job grown")
-    life = live.steering.ask("job", str(job))
-    assert len(life["runs"]) == 1
-    assert ("live", "done") in [(move["kind"], move["outcome"]) for move in life["moves"]]
+
+    def grown() -> bool:
+        """onesd hears of it with the agent's next report."""
+        moves = live.steering.ask("job", str(job))["moves"]
+        return ("live", "done") in [(move["kind"], move["outcome"]) for move in moves]
+
+    live.cluster.eventually(grown, within=60, what="the move done")
+    assert len(live.steering.ask("job", str(job))["runs"]) == 1
     live.cluster.run("ctl", ["scancel", str(job)])
     live.none_left()
