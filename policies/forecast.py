@@ -21,6 +21,7 @@ from ones.policies.model import (
     Placement,
     Problem,
     Seconds,
+    Segment,
     Shape,
 )
 from ones.policies.shapes import own_forms
@@ -99,16 +100,14 @@ def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints)
     real, possible = _batches(bounds, tuple(gpus.tolist()))
     step = outlook.speed.step_seconds(gpu_type, nodes[:, None], gpus[:, None], real)
     each = step / real  # seconds per sample, [K, BATCHES]
+    segments = outlook.segments or (Segment(outlook.remaining, None),)
     if not bounds.tunes:
         spent = each * _work(job, outlook, real)
         best = spent.argmin(axis=1)
         seconds = np.take_along_axis(spent, best[:, None], axis=1)[:, 0]
-    elif not outlook.segments:  # every sample counts fully
-        best = each.argmin(axis=1)
-        seconds = outlook.remaining * np.take_along_axis(each, best[:, None], axis=1)[:, 0]
     else:
-        noise = np.stack([one.noise_of(real) for one in outlook.segments])
-        work = np.array([one.samples for one in outlook.segments])
+        noise = np.stack([one.noise_of(real) for one in segments])
+        work = np.array([one.samples for one in segments])
         counted = _counted(noise, real, bounds.reference)  # [S, K, BATCHES]
         seconds = (work[:, None] * (each * counted).min(axis=2)).sum(axis=0)
         best = (each * counted[0]).argmin(axis=1)

@@ -182,8 +182,7 @@ def fill(
     ]
     while len(live):
         gain, to = growth.gains()
-        noise = 1.0 + (NOISE - 1.0) * rng.random(gain.shape)  # as rng.uniform, in half the time
-        noisy = (gain * noise).reshape(len(live), -1)
+        noisy = (gain * rng.uniform(1.0, NOISE, gain.shape)).reshape(len(live), -1)
         pick = noisy.argmax(axis=1)
         able = np.isfinite(noisy[np.arange(len(live)), pick])
         live, pick, to = live[able], pick[able], to[able]

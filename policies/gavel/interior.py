@@ -37,8 +37,7 @@ def solve_by_interior_point(program: Program, *, logs: Floats | None = None) -> 
         raise ValueError("pairs couple rows with each other")
     if program.reward is None and logs is None and not program.rate.any():
         raise Unsolved("no row limits the level")
-    filled = program.gpus > 0
-    there = filled[program.pool]
+    filled, there = program.gpus > 0, program.there
     kept = replace(
         program,
         throughput=program.throughput[:, there],

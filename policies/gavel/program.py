@@ -113,6 +113,11 @@ class Program:
             np.maximum.at(best, self.pairs.second, shared[:, 1])
         return np.asarray(best * self.time)
 
+    @property
+    def there(self) -> Bools:
+        """[columns] Whether there are any GPUs."""
+        return np.asarray(self.gpus[self.pool] > 0)
+
     def level(self, speed: Floats) -> float:
         """The level at which nobody is promised more than these speeds of rows."""
         rising = self.rate > 0
@@ -142,11 +147,11 @@ class Program:
         and what then is over a limit is taken from all whom it limits, in proportion.
         """
         rows = len(self.gang)
-        x = np.where(self.gpus[self.pool] > 0, x, 0.0)
+        x = np.where(self.there, x, 0.0)
         # A pair that is hardly used isn't worth the allocation of all of its classes' pairs.
         x[rows:][x[rows:].sum(axis=1) <= NEGLIGIBLE] = 0.0
         speed, wanted = self.speeds(x), self.floor + self.rate * level
-        best = np.where(self.gpus[self.pool] > 0, self.throughput, 0.0)
+        best = np.where(self.there, self.throughput, 0.0)
         fastest = best.argmax(axis=1)
         most = best[np.arange(rows), fastest]
         short = np.flatnonzero((speed < wanted) & (most > 0))
@@ -187,7 +192,7 @@ class Scaled:
     def of(cls, program: Program) -> Scaled:
         pairs, reward = program.pairs, program.reward
         # Nothing runs where there are no GPUs, and a speed there is no measure of what a row gets.
-        there = program.gpus[program.pool] > 0
+        there = program.there
         throughput = np.where(there, program.throughput, 0.0)
         best = throughput.max(axis=1)
         best = np.where(best > 0, best, 1.0)

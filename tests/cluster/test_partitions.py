@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,17 +42,33 @@ COUNTING = "/home/jobs/counting.sbatch"
 def onesd(cluster: Cluster) -> Iterator[Steering]:
     """A cluster with partitions of its own, for as long as these tests take."""
     steering = Steering(cluster)
+    with configured(steering, PARTITIONS):
+        yield steering
+
+
+@contextmanager
+def configured(steering: Steering, lines: str, *, change: str = "true") -> Iterator[None]:
+    """These lines at the end of slurm.conf, after a change of what stands there."""
+    run = steering.cluster.run
     steering.prepare()
-    cluster.run("ctl", f"cp {CONF} {CONF}.before && cat >> {CONF}", stdin=PARTITIONS)
-    cluster.run("ctl", "scontrol reconfigure")
-    yield steering
+    before = run("ctl", f"cat {CONF}").stdout
+    run("ctl", f"{change} && cat >> {CONF} && scontrol reconfigure", stdin=lines)
+    yield
     steering.prepare()
-    cluster.run("ctl", f"mv {CONF}.before {CONF} && scontrol reconfigure")
+    run("ctl", f"cat > {CONF} && scontrol reconfigure", stdin=before)
 
 
 def fresh(onesd: Steering) -> None:
     onesd.prepare()
     onesd.configure(IMPATIENT)
+
+
+def on_four_gpus(onesd: Steering, partition: str, samples: int, sizes: str = "4") -> int:
+    """An elastic job that runs, on the GPUs of one node."""
+    options = ("-p", partition, f"--elastic={sizes}", "--gpus=4", "--ntasks=4")
+    job = onesd.submit("alice", *options, COUNTING, str(samples), "40")
+    onesd.wait(job, ["RUNNING"], within=60)
+    return job
 
 
 def test_a_job_of_two_partitions_runs_on_nodes_of_one(onesd: Steering, cluster: Cluster) -> None:
@@ -119,10 +136,7 @@ def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(
     """Slurm puts it back for a job of a higher tier; its runs are told as Slurm counts them."""
     fresh(onesd)
     onesd.start("--policy", "fifo")
-    job = onesd.submit(
-        "alice", "-p", "low", "--elastic=4", "--gpus=4", "--ntasks=4", COUNTING, "4000", "40"
-    )
-    onesd.wait(job, ["RUNNING"], within=60)
+    job = on_four_gpus(onesd, "low", 4000)
     node = onesd.slurm(job, "NodeList")
     urgent = onesd.submit("bob", "-p", "high", "--gpus=4", "-w", node, "--wrap=sleep 600")
     onesd.wait(urgent, ["RUNNING"], within=60)
@@ -139,12 +153,9 @@ def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(
 def test_a_job_that_slurm_cancels_for_another_is_over_and_nobody_else_is(onesd: Steering) -> None:
     fresh(onesd)
     onesd.start("--policy", "fifo")
-    options = ("--elastic=4", "--gpus=4", "--ntasks=4", COUNTING, "2000", "40")
-    job = onesd.submit("alice", "-p", "lost", *options)
-    onesd.wait(job, ["RUNNING"], within=60)
+    job = on_four_gpus(onesd, "lost", 2000)
     node = onesd.slurm(job, "NodeList")
-    beside = onesd.submit("alice", "-p", "low", *options)
-    onesd.wait(beside, ["RUNNING"], within=60)
+    beside = on_four_gpus(onesd, "low", 2000)
     urgent = onesd.submit("bob", "-p", "high", "--gpus=4", "-w", node, "--wrap=sleep 600")
     onesd.wait(urgent, ["RUNNING"], within=60)
     onesd.wait(job, ["PREEMPTED"], within=60)
@@ -155,15 +166,11 @@ def test_a_job_that_slurm_cancels_for_another_is_over_and_nobody_else_is(onesd: 
 
 
 @pytest.fixture
-def suspending(onesd: Steering, cluster: Cluster) -> Iterator[None]:
+def suspending(onesd: Steering) -> Iterator[None]:
     """Partitions of which the one suspends the jobs of the other."""
     change = f"sed -i s/^PreemptMode=REQUEUE/PreemptMode=SUSPEND,GANG/ {CONF}"
-    onesd.prepare()
-    cluster.run("ctl", f"cp {CONF} {CONF}.requeue; {change}; cat >> {CONF}", stdin=SUSPENDING)
-    cluster.run("ctl", "scontrol reconfigure")
-    yield
-    onesd.prepare()
-    cluster.run("ctl", f"mv {CONF}.requeue {CONF} && scontrol reconfigure")
+    with configured(onesd, SUSPENDING, change=change):
+        yield
 
 
 @pytest.mark.usefixtures("suspending")
@@ -173,10 +180,7 @@ def test_a_job_that_slurm_suspends_is_left_alone_until_it_is_resumed(
     """Its GPUs stay its own for Slurm; the other job gets its CPUs."""
     fresh(onesd)
     onesd.start("--policy", "ones")
-    job = onesd.submit(
-        "alice", "-p", "below", "--elastic=1-4", "--gpus=4", "--ntasks=4", COUNTING, "4000", "40"
-    )
-    onesd.wait(job, ["RUNNING"], within=60)
+    job = on_four_gpus(onesd, "below", 4000, sizes="1-4")
     node = onesd.slurm(job, "NodeList")
     urgent = onesd.submit(
         "bob", "-p", "above", "-c16", "--mem=4000", "-w", node, "--wrap=sleep 600"

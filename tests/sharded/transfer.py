@@ -36,23 +36,21 @@ def main() -> None:
     ]
     old = {place: (cut_of(place, before, shards or None)[1],) for place in range(before)}
     new = {place: cut_of(place, after, shards or None)[1] for place in range(after)}
-    mine = []
+    sends, receives = [], []
     for tag, move in enumerate(moves(parts, old, new), start=1):
         numbers = (move.end - move.begin) * parts[move.part].row // NUMBER
         if move.source == rank:
-            mine.append((dist.isend, torch.ones(numbers), move.target, tag))
+            sends.append((torch.ones(numbers), move.target, tag))
         elif move.target == rank:
-            mine.append((dist.irecv, torch.empty(numbers), move.source, tag))
+            receives.append((numbers, move.source, tag))
     found = []
     for _ in range(TIMES):
         # New memory each time, as new slices are.
-        mine = [
-            (call, torch.empty(len(slice_)) if call is dist.irecv else slice_, peer, tag)
-            for call, slice_, peer, tag in mine
-        ]
+        slices = [(torch.empty(numbers), source, tag) for numbers, source, tag in receives]
         dist.barrier()
         began = time.perf_counter()
-        works = [call(slice_, peer, tag=tag) for call, slice_, peer, tag in mine]
+        works = [dist.irecv(slice_, source, tag=tag) for slice_, source, tag in slices]
+        works += [dist.isend(slice_, target, tag=tag) for slice_, target, tag in sends]
         for work in works:
             work.wait()
         dist.barrier()
