@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,15 +32,30 @@ class State:
     slices: dict[str, Any]
     skeletons: list[Any]  # of each tracked object
 
-    def size(self, cut: Cut, prefix: str = "") -> int:
-        """Bytes of what a worker with this cut has."""
-        total = 0
+    def sizes(self, prefix: str = "") -> Sizes:
+        """How much it is; of the tensors whose names begin so."""
+        whole, rows = 0, Counter[int]()
         for name, spec in self.specs.items():
             if name.startswith(prefix):
                 part = part_of(spec)
-                begin, end = (0, part.rows) if part.whole else cut.rows(part.rows)
-                total += (end - begin) * part.row
-        return total
+                if part.whole:
+                    whole += part.rows * part.row
+                else:
+                    rows[part.rows] += part.row
+        return Sizes(whole, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of many tensors."""
+
+    whole: int  # of those that all workers have
+    rows: Mapping[int, int]  # of one row of all those with so many
+
+    def of(self, cut: Cut) -> int:
+        """What a worker with this cut has."""
+        spans = ((*cut.rows(number), size) for number, size in self.rows.items())
+        return self.whole + sum((end - begin) * size for begin, end, size in spans)
 
 
 @dataclass(slots=True)

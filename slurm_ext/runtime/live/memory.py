@@ -10,11 +10,25 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt(3)
+MOST = 1 << 25  # bytes: the largest threshold that glibc allows
+NEVER = -1
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
+def keep() -> None:
+    """Have glibc keep what is freed for the next time, until `give_back`.
+
+    A page that is new to a process costs more than to fill it, in each step and in each change.
+    """
+    with suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, MOST)
+        libc.mallopt(M_TRIM_THRESHOLD, NEVER)
+
+
 def give_back() -> None:
-    """Return what was freed to the system: glibc keeps much of it, in pieces, for the next time."""
+    """Return to the system what was freed and is kept. Who wants memory meanwhile waits."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from ones.slurm_ext.runtime.live.torch_live import LiveFramework, LostGroup
 
 log = logging.getLogger(__name__)
 REHEARSED = 2  # batches
+LOWEST = 19  # priority of a process
 
 
 def resizing(backend: str | None) -> tuple[LiveFramework, Resizing]:
@@ -70,6 +72,8 @@ class Resizing:
         self._member.committed = job.samples
         at_end = _epoch_is_done(job) and job.epoch >= job._last_epoch
         self._framework.last_step = at_end
+        if self._framework.shards is not None:
+            self._framework.shards.after_step()
         self._remember(job)
 
     def at_boundary(self, job: Job) -> bool:
@@ -228,7 +232,8 @@ class Resizing:
         """Do once, while the others train, what is slow only the first time."""
         self._framework.warm_up()
         if self._framework.shards is not None:
-            return  # what a rehearsal takes is the memory of a whole model
+            self._framework.shards.rehearse(job._tracked)
+            return  # a step takes the memory of a whole model
         for loader in job._loaders:
             for batch in itertools.islice(iter(loader), REHEARSED):
                 if job._rehearsal is not None:
@@ -238,6 +243,8 @@ class Resizing:
                 _materialise(each)
 
     def _leave(self, job: Job) -> NoReturn:
+        with suppress(OSError):
+            os.nice(LOWEST)  # those who stay are needed sooner
         job.close()
         raise SystemExit(0)
 

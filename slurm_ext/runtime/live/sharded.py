@@ -8,6 +8,7 @@ it, and move slices until each member of the new generation has its own.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import threading
 import zlib
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from torch.distributed.device_mesh import (  # type: ignore[import-not-found,unused-ignore]
     DeviceMesh,
 )
 
 from ones.slurm_ext.runtime import sharding
 from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.live import group as groups
 from ones.slurm_ext.runtime.live import unwrap
 from ones.slurm_ext.runtime.live.bundle import Bundle, cut_of, make
 from ones.slurm_ext.runtime.live.group import Group
@@ -39,7 +42,7 @@ from ones.slurm_ext.runtime.live.reshard import (
 )
 from ones.slurm_ext.runtime.live.slices import WINDOW, Exchange
 from ones.slurm_ext.runtime.live.state import compare, tell
-from ones.slurm_ext.runtime.live.terms import Offer
+from ones.slurm_ext.runtime.live.terms import Number, Offer
 from ones.slurm_ext.runtime.sharded_checkpoint import Kept
 from ones.slurm_ext.runtime.sharded_state import (
     Spec,
@@ -59,6 +62,7 @@ SPARE = 0.15  # of what training takes at its most, for a second copy at a chang
 HAVES = 6  # slices that a worker may have: of two generations, and two of each of two copies
 ROW = 3 + 5 * HAVES  # numbers that each says of itself, before those that are to be common
 NOTHING = -1
+Own = list[tuple[Any, list[list[str]]]]  # optimizers, and the names of what each has in its groups
 
 
 class Shards:
@@ -78,6 +82,12 @@ class Shards:
         self._rolled_back = False  # whether the state that was got is an earlier one
         self.copy_every: int | None = None  # steps
         self._copies: list[Copy] = []  # the latest, and while that is made the one before
+        self._less = False  # whether the last change has left memory that is not needed any more
+        # Of a newcomer, until it is in:
+        self._own: Own | None = None
+        self._cutting = threading.Lock()
+        self._idle = False  # whether its models may be cut beside what it does
+        self._ahead: Number | None = None  # the generation over which they are cut already
 
     def add(self, model: Any, wrap: sharding.Wrap, shards: int | None) -> None:
         if self.models and shards != self.shards:
@@ -98,9 +108,35 @@ class Shards:
         """This worker's models are as the script made them, and whole."""
         self._cut = Cut(0, 1)
 
+    def rehearse(self, tracked: Sequence[Any]) -> None:
+        """Do once, while the others train, what is slow the first time.
+
+        What the script has built is given up: its memory is there for the slices that will come.
+        """
+        self._own = self._optimizers(tracked)
+        alone = groups.make(dist.HashStore(), name="alone", rank=0, size=1, device=self._device)
+        self._cut_over(alone, alone, "alone")
+        self._rebind(self._own)
+        alone.drop()
+        self._idle = True
+
+    def after_step(self) -> None:
+        """The first step since a change needs no more memory than any other."""
+        if self._less:
+            self._less = False
+            threading.Thread(target=give_back, name="ones-memory", daemon=True).start()
+
     def groups(self, store: Any, offer: Offer, *, name: str) -> Bundle:
-        """The groups of an offer; may run in a thread beside training. Raises GroupFault."""
-        return make(store, offer, name=name, device=self._device, shards=self.shards)
+        """The groups of an offer; may run in a thread beside training. Raises GroupFault.
+
+        A newcomer, which trains nothing meanwhile, has its models cut over them as well.
+        """
+        bundle = make(store, offer, name=name, device=self._device, shards=self.shards)
+        with self._cutting:
+            if self._idle and bundle.main is not None:
+                self._cut_over(bundle.main, bundle.slices, str(offer.number))
+                self._ahead = offer.number
+        return bundle
 
     def fits(self, offer: Offer) -> str:
         """Why this machine has no memory for the slices of that generation; empty where it has."""
@@ -131,6 +167,8 @@ class Shards:
         Raises RuntimeError where one was lost, StateFault where this worker has another model than
         the others. Where the state is nowhere any more, nobody has any part of it afterwards.
         """
+        with self._cutting:
+            self._idle = False
         group = bundle.involved
         mine = self._fingerprint(baggage.tracked)
         table = compare(group, [*self._told(committed, reach, baggage), mine, *common])
@@ -168,23 +206,16 @@ class Shards:
         """
         assert bundle.main is not None
         assert bundle.slices is not None
-        optimizers = [each for each in tracked if is_optimizer(each)]
-        names = parameter_names(self.models)
-        own = [[[names[id(p)] for p in g["params"]] for g in o.param_groups] for o in optimizers]
-        # A name of its own, or what torch remembers of another mesh of these ranks would be used.
-        mesh = DeviceMesh.from_group(
-            bundle.slices.pg, self._device.type, mesh_dim_names=(f"generation{number}",)
-        )
-        for model, wrap in zip(self.models, self._wraps, strict=True):
-            unwrap.bare(model)
-            wrap(model, mesh)
+        own = self._own or self._optimizers(tracked)
+        if self._ahead != number:
+            self._cut_over(bundle.main, bundle.slices, str(number))
+        for model in self.models:
             sharding.check(model, bundle.slices.size)
             unwrap.check(model)
         slices = self._next[2].slices if self._next is not None else {}
         for index, model in enumerate(self.models):
             unwrap.fill(model, slices, prefix=f"models.{index}.", device=self._device)
-        for optimizer, groups in zip(optimizers, own, strict=True):
-            rebind(optimizer, groups, self.models)
+        self._rebind(own)
         if self._next is not None:
             self._settle(self._next[2], tracked)
             self._cut = self._next[1]
@@ -193,8 +224,31 @@ class Shards:
             assert bundle.main is not None
             self._cut = cut_of(bundle.main.rank, bundle.main.size, self.shards)[1]
         self._generation, self._next, self._reads = number, None, None
-        # It takes as long as all of this, and nobody needs to wait for it.
-        threading.Thread(target=give_back, name="ones-memory", daemon=True).start()
+        self._own = self._ahead = None
+        self._less = True
+
+    def _optimizers(self, tracked: Sequence[Any]) -> Own:
+        names = parameter_names(self.models)
+        return [
+            (each, [[names[id(one)] for one in group["params"]] for group in each.param_groups])
+            for each in tracked
+            if is_optimizer(each)
+        ]
+
+    def _rebind(self, own: Own) -> None:
+        for optimizer, names in own:
+            rebind(optimizer, names, self.models)
+
+    def _cut_over(self, main: Group, slices: Group | None, name: str) -> None:
+        """Cut the models over a group, on the meta device. What they were is given up."""
+        assert slices is not None
+        main.install()
+        # A name of its own, or what torch remembers of another mesh of these ranks would be used.
+        dim = f"generation {name}"
+        mesh = DeviceMesh.from_group(slices.pg, self._device.type, mesh_dim_names=(dim,))
+        for model, wrap in zip(self.models, self._wraps, strict=True):
+            unwrap.bare(model)
+            wrap(model, mesh)
 
     @property
     def holds(self) -> bool:
@@ -307,12 +361,12 @@ class Shards:
         message = None
         if group.rank == source:
             state = next(iter(states.values()))
-            told = {name: spec.told() for name, spec in state.specs.items()}
+            told = json.dumps({name: spec.told() for name, spec in state.specs.items()})
             message = {"note": note, "specs": told, "skeletons": state.skeletons}
         others = [place for place in range(size) if place not in chosen.cuts]
         message = tell(group, message, source, others)
         if not states:
-            specs = {name: spec_from(told) for name, told in message["specs"].items()}
+            specs = {name: spec_from(told) for name, told in json.loads(message["specs"]).items()}
             states[None] = State(specs, {}, message["skeletons"])
             arrived.note = message["note"]
         return states
@@ -337,11 +391,12 @@ class Shards:
         slices = {cut: state.slices for cut, state in states.items() if cut is not None}
         copies = [id(state) for kept in self._copies for state in kept.slices.values()]
         lent = [cut for cut, state in states.items() if cut is not None and id(state) not in copies]
-        shares = [_share(had, cuts, new[place]) for place, cuts in old.items() if place in new]
-        keep = bool(self._copies) or mine is None or _share(had, old.get(group.rank, ()), mine) >= 1
+        room = _Room(had)
+        shares = [room.share(cuts, new[place]) for place, cuts in old.items() if place in new]
+        keep = bool(self._copies) or mine is None or room.share(old.get(group.rank, ()), mine) >= 1
         if not keep:
             self._cut = self._next = None
-        window = max(WINDOW, min(shares, default=1.0) * had.size(Cut(0, 1)))
+        window = max(WINDOW, min(shares, default=1.0) * room.state.of(Cut(0, 1)))
         got = exchange.run(slices, keep=keep, lent=lent, window=window)
         if mine is not None:
             self._next = offer.number, mine, State(had.specs, got, copy.deepcopy(had.skeletons))
@@ -372,19 +427,25 @@ def _places(slices: dict[str, Any], prefix: str) -> Callable[[str, Spec, Any], A
     return lambda name, spec, like: placed(slices[prefix + name], spec, like)
 
 
-def _share(state: State, old: Sequence[Cut], new: Cut) -> float:
-    """How much of a state may be under way at a time, so that what is old and what is new fit
-    beside each other into what training takes; from 1 on all of it, and nothing is given up.
+class _Room:
+    """Where what is old and what is new of a state fit beside each other."""
 
-    While a change goes on there are no gradients, so that their memory is free for it.
-    """
-    had, wanted = sum(state.size(cut) for cut in old), state.size(new)
-    most = max(state.size(cut) + state.size(cut, "models.") for cut in (*old, new))
-    room = (1 + SPARE) * most
-    if had + wanted <= room:
-        return 1.0
-    # At first all that is old is there, and at last all that is new, with the window beside it.
-    return max(0.0, min((room - had) / max(1, wanted), (room - wanted) / max(1, had)))
+    def __init__(self, state: State) -> None:
+        self.state, self._models = state.sizes(), state.sizes("models.")
+
+    def share(self, old: Sequence[Cut], new: Cut) -> float:
+        """How much of the state may be under way at a time, so that both fit into what training
+        takes; from 1 on all of it, and nothing is given up.
+
+        While a change goes on there are no gradients, so that their memory is free for it.
+        """
+        had, wanted = sum(self.state.of(cut) for cut in old), self.state.of(new)
+        most = max(self.state.of(cut) + self._models.of(cut) for cut in (*old, new))
+        room = (1 + SPARE) * most
+        if had + wanted <= room:
+            return 1.0
+        # At first all that is old is there, and at last all that is new, with the window beside it.
+        return max(0.0, min((room - had) / max(1, wanted), (room - wanted) / max(1, had)))
 
 
 def _held(row: Sequence[int]) -> Held:

@@ -23,6 +23,7 @@ from ones.slurm_ext.runtime.framework import Cutting, StateFault
 from ones.slurm_ext.runtime.live import group as groups
 from ones.slurm_ext.runtime.live.handing import Arrived, Baggage
 from ones.slurm_ext.runtime.live.member import Entry, Member
+from ones.slurm_ext.runtime.live.memory import keep
 from ones.slurm_ext.runtime.live.state import Cargo, compare
 from ones.slurm_ext.runtime.live.terms import Offer
 from ones.slurm_ext.runtime.live.wrapped import Elastic, is_compiled
@@ -87,6 +88,8 @@ class LiveFramework(TorchFramework):
             index = place.local_rank % torch.cuda.device_count()
             self.device = torch.device("cuda", index)
             torch.cuda.set_device(index)
+        else:
+            keep()
 
     def make(self, offer: Offer, name: str, store: tuple[str, int]) -> groups.Group | Bundle | None:
         """The group of an offer; beside training, in a thread. None: it leaves without one."""
