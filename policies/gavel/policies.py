@@ -28,6 +28,7 @@ from ones.policies.gavel.solving import REACHED, Solver, highest, solve
 from ones.policies.model import Floats
 
 REFERENCE = "v100"  # the type whose throughputs stand for all in time-based agnostic policies
+PRESSING = 0.5  # of the time that is left
 KEPT = 1e-7  # how much of the optimum the second stage may give up, relatively
 
 
@@ -96,6 +97,22 @@ def makespan(problem: Problem, means: Means) -> Allocation:
     if level <= 0:
         raise Unsolved("a job with steps left can have no time")
     return _allocation(problem, shares, 1.0 / level)
+
+
+def within_makespan(problem: Problem, stretch: float) -> Problem:
+    """The problem with a deadline for long jobs, at `stretch` times the least makespan of all.
+
+    Long are those that need more than PRESSING of that time on their fastest type. The others can
+    be served later; held to it as well, all jobs would take as long as the last one.
+    """
+    least = makespan(problem, Means(use_idle=False)).objective
+    if not least:
+        return problem
+    end = stretch * least
+    long = problem.steps > PRESSING * end * _fastest(problem)
+    return replace(
+        problem, deadline=np.where(long, np.minimum(problem.deadline, end), problem.deadline)
+    )
 
 
 def finish_time_fairness(problem: Problem, means: Means) -> Allocation:

@@ -15,8 +15,9 @@ def rounds_of(
         raise ValueError("it lets jobs share GPUs; the operator has to allow that: [sharing] allow")
     if "by_cost" in policy.name and not settings.prices:
         raise ValueError("it needs the price of each GPU type, such as prices=v100=0.74+k80=0.14")
-    if policy.name.endswith("SLOs") and not settings.slo:
+    if policy.name.endswith("SLOs") and not (settings.slo or settings.stretch):
         raise ValueError(
-            "it needs deadlines; slo=2 gives each job twice its length on its best type"
+            "it needs deadlines; slo=2 gives each job twice its length on its best type, and"
+            " stretch=1.1 long ones 1.1 times the least makespan of all"
         )
     return GavelRounds(policy, settings, name)

@@ -21,6 +21,8 @@ class RoundSettings:
     weights: Mapping[str, float] = field(default_factory=dict)  # of accounts; 1 where not named
     prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU and hour, by type
     slo: float = 0.0  # deadline = submission + so many times the job's length; 0: none is set
+    stretch: float = 0.0
+    """Long jobs' deadline is at so many times the least makespan of all, too; 0: it is not."""
     hold: float = 10.0
     """A running job gives way to one that is owed so many of its restart costs more than itself."""
     refresh: Seconds = 3600.0  # the optimum is sought anew at least this often
@@ -37,6 +39,8 @@ class RoundSettings:
                     raise ValueError(f"its setting {what}: {key}: {value:g} is not above 0")
         if not (isfinite(self.slo) and isfinite(self.hold) and min(self.slo, self.hold) >= 0):
             raise ValueError("its settings slo and hold must be finite and not below 0")
+        if self.stretch and not (isfinite(self.stretch) and self.stretch >= 1):
+            raise ValueError("its setting stretch must be 1 or more: times the least makespan")
         if not self.refresh > 0 or self.max_wait < 0:
             raise ValueError("its settings refresh and max_wait must be above 0")
 

@@ -11,7 +11,7 @@ import numpy as np
 from ones.policies.caps import taken
 from ones.policies.forecast import own_batch, seconds_left
 from ones.policies.gavel.classes import Shares
-from ones.policies.gavel.policies import GavelPolicy
+from ones.policies.gavel.policies import GavelPolicy, within_makespan
 from ones.policies.gavel.problem import BadProblem, Entity, Problem, with_placements
 from ones.policies.gavel.program import Caps, Unsolved
 from ones.policies.gavel.program import Pairs as Rows
@@ -230,6 +230,8 @@ def aim(
     try:
         if missing := _without_price(policy, kinds, settings):
             raise BadProblem(f"type {missing[0]}", "prices", "has no price")
+        if settings.stretch and policy.name.endswith("SLOs"):
+            problem = within_makespan(problem, settings.stretch)
         allocation = policy.allocate(problem, rng=rng)
         shares, together = _with_pairs(allocation.shares, claimants)
         dropped = frozenset(JobId(int(str(name))) for name in allocation.dropped)
@@ -387,7 +389,7 @@ def _deadlines(
     settings: RoundSettings,
 ) -> Floats | None:
     """Seconds from now to `slo` times what each job takes on its fastest type; past ones: 1 s."""
-    if not policy.name.endswith("SLOs"):
+    if not policy.name.endswith("SLOs") or not settings.slo:
         return None
     known = [outlooks[one.job.id] for one in claimants]
     total = np.array([one.processed + one.remaining for one in known])

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from ones.policies.gavel import POLICIES, Allocation, Entity, Pairs, Problem
 from ones.policies.gavel.classes import Goal, state
+from ones.policies.gavel.policies import within_makespan
 from ones.policies.gavel.program import solve_with_highs
 from ones.policies.model import Floats
 
@@ -334,6 +335,18 @@ def test_a_deadline_that_cannot_be_met_is_dropped_alone_and_named() -> None:
     allocation = allocate("max_sum_throughput_perf_SLOs", problem)
     assert allocation.dropped == ("late",)
     assert throughputs(problem, allocation) == pytest.approx([0.5, 0.0, 4.5], abs=1e-5)
+
+
+def test_within_a_makespan_a_long_job_of_few_steps_is_not_put_off() -> None:
+    problem = a_problem([[10.0], [1.0]], [1.0], steps=[100.0, 30.0])  # 40 s at the least
+    apart = allocate("max_sum_throughput_perf_SLOs", problem)
+    assert throughputs(problem, apart) == pytest.approx([10.0, 0.0], abs=1e-5)
+    for stretch, speeds in ((1.25, [4.0, 0.6]), (1.0, [2.5, 0.75])):
+        bound = within_makespan(problem, stretch)
+        assert bound.deadline == pytest.approx([np.inf, 40.0 * stretch])  # 10 s fit in at any time
+        allocation = allocate("max_sum_throughput_perf_SLOs", bound)
+        assert throughputs(problem, allocation) == pytest.approx(speeds, abs=1e-5)
+        assert allocation.dropped == ()
 
 
 def test_of_deadlines_that_exclude_each_other_the_cheapest_are_kept() -> None:

@@ -428,6 +428,7 @@ def test_deadlines_and_prices_have_to_be_set() -> None:
     for name, setting in (
         ("gavel:max_sum_throughput_normalized_by_cost_perf", "prices=v100=0.74"),
         ("gavel:max_sum_throughput_perf_SLOs", "slo=2"),
+        ("gavel:max_sum_throughput_perf_SLOs", "stretch=1.1"),
     ):
         with pytest.raises(ValueError, match=setting.partition("=")[0]):
             make(name)
@@ -445,6 +446,7 @@ def test_deadlines_and_prices_have_to_be_set() -> None:
         ("gavel:isolated:weights=physics", "its setting weights is not NAME=NUMBER"),
         ("gavel:isolated:weights=physics=0", "weights: physics: 0 is not above 0"),
         ("gavel:isolated:weights=physics=nan", "weights: physics: nan is not above 0"),
+        ("gavel:isolated:stretch=0.9", "its setting stretch must be 1 or more"),
         ("gavel:isolated:hold=-1", "its settings slo and hold must be finite and not below 0"),
         ("gavel:isolated:speed=1", "it has no setting 'speed'; known: entities, hold"),
     ],
