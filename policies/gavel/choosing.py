@@ -30,6 +30,7 @@ class Choice:
     share: Floats  # [rows] of its time, on the right one
     worth: Floats  # [rows] what the last of its speed costs
     hours: Floats  # [rows] what more time would save
+    cost: Floats  # [rows] of all of its speed
     clear: Bools  # [rows] the same is chosen at all prices and levels nearby
     single: Bools  # [rows] at all of them it is on the right one or idles, for whatever time
 
@@ -86,6 +87,7 @@ def cheapest(form: Form, prices: Floats, level: float, nearby: Nearby) -> Choice
         share=np.where(alone, 1.0, (wanted - slow) / run),
         worth=worth,
         hours=hours,
+        cost=worth * wanted - hours,
         clear=clear | (wanted >= best * (1.0 - FORCED)),
         single=others & (alone | (left == columns)) & (right < columns),
     )

@@ -29,18 +29,18 @@ SAMPLE = 2.0  # rows of a sample for each column, times the root of all rows
 ROUNDS = 12
 ROUGH = 1e-5  # the gap to which the program of a sample is solved
 LEAST = 10 * ROUGH  # relatively; by so much its prices may be off in any case
-SAFE = 5.0  # of a sample's standard errors: by so many its prices may be off
+FIRST, SAFE = 2.0, 5.0  # of a sample's standard errors: by so many its prices may be off
 WIDER = 3.0  # times as much, where that was too little
 UNPRICED = 0.1  # of the mean price: a pool without a price is as uncertain as one with this
-PROVEN = 10.0  # times the gap of the small program is no gap
-ROOM = 1e-10  # relatively; promises are met but for this
+PROVEN = 10.0  # times the gap that is asked of the small program is no gap
+ROOM = 1e-10  # relatively; promises are met and GPUs there but for this
 IN_USE = 1e-6  # of a row's time; less is rounding
 
 
 def is_large(program: Program) -> bool:
     """Whether there are so many rows that a sample of them is few."""
     rows, columns = program.throughput.shape
-    return rows >= max(MANY, (4 * SAMPLE * columns) ** 2)
+    return bool(rows >= max(MANY, (4 * SAMPLE * columns) ** 2))
 
 
 def solve_by_sifting(program: Program) -> Solution:
@@ -50,7 +50,7 @@ def solve_by_sifting(program: Program) -> Solution:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Small:
-    """A program of the rows that aren't settled, or of a sample of them.
+    """The program of the rows that aren't settled, or of a sample of them.
 
     Its rows are the picked ones, then a sample of the pending ones, then bundles of rows.
     """
@@ -58,10 +58,16 @@ class _Small:
     form: Form
     picked: Ints  # rows of the large program
     whole: bool  # these are all that are unsettled
-    pending: Ints  # rows that need only what has no price; which of that is found at the end
+    pending: Ints  # rows that need only what has no price; how much of which is found at the end
     bundled: Ints  # rows that differ only in size, and in which row of the small program each is
     bundle: Ints
     choice: Choice | None  # by which the others are settled
+
+    @property
+    def error(self) -> float:
+        """The standard error, relatively, of what the picked rows use for those they stand for."""
+        s = self.form.s[: len(self.picked)]
+        return float(np.linalg.norm(s) / s.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,28 +75,31 @@ class _Found:
     """The prices and the level of a small program."""
 
     answer: Solution
+    top: float  # the level that every row could reach by itself
     level: float
     prices: Floats  # [pools]
     usual: float  # a pool without a price is as uncertain as one with this
 
     @classmethod
-    def of(cls, form: Form, small: _Small) -> _Found:
+    def of(cls, form: Form, small: _Small, top: float) -> _Found:
         if (small.form.gpus < 0).any():
             raise Unsolved("settled rows use more than there is")
+        if form.total and not small.form.rate.any():
+            raise Unsolved("no row of the sample limits the level")
         enough = ROUGH if not small.whole else GAP if form.total else OF_SUM
         answer = optimum(small.form, enough) if small.form.a.size else _nothing(form)
-        top = _top(form)
         level = min(answer.objective, top) if form.total else 0.0
         value = level if form.reward is None else float(form.reward.max(axis=0).sum())
         # A pool has a price or idle GPUs; but for rounding, so the larger share of the two tells.
         used = small.form.used(np.ascontiguousarray(answer.x.T))
         idle = np.maximum(small.form.gpus - used, 0.0) / form.gpus
         earned = answer.prices * form.gpus
-        none = PROVEN * enough
-        priced = earned > np.maximum(idle * earned.sum(), none * value)
-        priced &= level < top * (1.0 - none)  # else a row's own time is all that limits the level
+        least = PROVEN * enough
+        priced = earned > np.maximum(idle * earned.sum(), least * value)
+        priced &= level < top * (1.0 - least)  # else a row's own time is all that limits the level
         return cls(
             answer=answer,
+            top=top,
             level=level,
             prices=np.where(priced, answer.prices, 0.0),
             usual=UNPRICED * value / float(form.gpus.sum()),
@@ -107,47 +116,42 @@ class _Found:
 
 def sift(form: Form) -> Solution:
     """The same of a program's numbers."""
-    rows = form.a.shape[1]
+    columns, rows = form.a.shape
     parts = [form.part(block) for block in form.blocks()]
-    few = int(SAMPLE * len(form.a) * rows**0.5)
+    top = _top(form)
+    few = int(SAMPLE * columns * rows**0.5)
     small = _first(form, few)
-    error = 2.0 * _standard_error(small.form)
-    at: _Found | None = None
+    at, error = None, FIRST * small.error
     unsettled, steps = 2 * rows, 0
     for _ in range(ROUNDS):
         found = None
         with suppress(Unsolved):
-            found = _Found.of(form, small)
+            found = _Found.of(form, small, top)
             steps += found.answer.steps
-        # Beyond what was nearby others might not be settled as they are.
-        proper = found is not None and (at is None or found.is_near(at, error))
-        if proper:
+        # Further off than what is nearby, rows need not be settled as they are.
+        near = found is not None and (at is None or found.is_near(at, error))
+        if near:
             if at is not None and not small.whole:
-                error = max(LEAST, SAFE * error * _standard_error(small.form, len(small.picked)))
+                error = max(LEAST, SAFE * error * small.error)
             at = found
         else:
             error *= WIDER
-            few = min(2 * few, rows // 4)
+            few = max(few, min(2 * few, rows // 4))
         if at is None:
             raise Unsolved("the program of a sample was not solved")
         nearby = at.nearby(error)
         choice = Choice.joined([cheapest(part, at.prices, at.level, nearby) for part in parts])
-        pays = choice.worth * (form.floor + form.rate * at.level) - choice.hours
-        gratis = (pays <= 0) & bool(form.total)
-        if proper and small.whole and gratis[small.pending].all():
+        if near and small.whole and (choice.cost[small.pending] <= 0).all():
             x = _allocation(form, small, at)
-            if x is not None and _is_proven(form, x, at, choice, float(pays.sum())):
-                return _solution(form, small, at, x, choice, gratis, steps)
-        bundled, bundle = _bundles(form, choice)
-        rest = ~choice.clear
-        rest[bundled] = False
-        pending, others = np.flatnonzero(rest & gratis), np.flatnonzero(rest & ~gratis)
-        # Where many are equally well off with either of two, closer prices settle no more.
-        stuck = proper and len(others) > unsettled / 2
-        if stuck and len(others) > rows / 4:
+            if x is not None and _is_proven(form, x, at, choice):
+                return replace(_solution(form, small, at, x, choice), steps=steps)
+        rest = _Rest.of(form, choice)
+        # Where many are as well off with either of two columns, closer prices settle no more.
+        stuck = near and len(rest.others) > unsettled / 2
+        if stuck and len(rest.others) > rows / 4:
             raise Unsolved("prices settle too few rows")
-        unsettled = len(others)
-        small = _small(form, choice, others, pending, bundled, bundle, few=rows if stuck else few)
+        unsettled = len(rest.others)
+        small = _next(form, choice, rest, unsettled if stuck else few)
     raise Unsolved("prices kept being found at which other rows are unsettled")
 
 
@@ -173,14 +177,22 @@ def _nothing(form: Form) -> Solution:
 
 def _every(rows: Ints, count: int) -> tuple[Ints, Floats]:
     """About so many of the rows in even steps, and how many each of them stands for."""
-    chosen = rows[:: max(1, -(-len(rows) // count))]
+    chosen = rows[:: max(1, -(-len(rows) // max(1, count)))]
     return chosen, np.full(len(chosen), len(rows) / max(1, len(chosen)))
 
 
-def _standard_error(form: Form, rows: int | None = None) -> float:
-    """Of what rows of a sample use, relatively."""
-    s = form.s[:rows]
-    return float(np.linalg.norm(s) / s.sum())
+def _of_rows(form: Form, rows: Ints, weight: Floats) -> Form:
+    """The rows alone, each as many of them as its weight says."""
+    return replace(
+        form,
+        a=np.ascontiguousarray(form.a[:, rows]),
+        s=form.s[rows] * weight,
+        floor=form.floor[rows],
+        rate=form.rate[rows],
+        reward=None if form.reward is None else form.reward[:, rows] * weight,
+        time=np.ones(len(rows)),
+        total=float(len(rows)) if form.total else 0.0,
+    )
 
 
 def _first(form: Form, few: int) -> _Small:
@@ -198,29 +210,43 @@ def _first(form: Form, few: int) -> _Small:
     )
 
 
-def _of_rows(form: Form, rows: Ints, weight: Floats) -> Form:
-    """The rows alone, each as many of them as its weight says."""
-    return replace(
-        form,
-        a=np.ascontiguousarray(form.a[:, rows]),
-        s=form.s[rows] * weight,
-        floor=form.floor[rows],
-        rate=form.rate[rows],
-        reward=None if form.reward is None else form.reward[:, rows] * weight,
-        time=np.ones(len(rows)),
-        total=float(len(rows)) if form.total else 0.0,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rest:
+    """What is left to be decided once rows are settled; all but the last are rows."""
+
+    others: Ints  # unsettled
+    pending: Ints
+    bundled: Ints
+    bundle: Ints  # in which bundle each of these is, from 0 on
+
+    @classmethod
+    def of(cls, form: Form, choice: Choice) -> _Rest:
+        gratis = _gratis(form, choice)
+        bundled, bundle = _bundles(form, choice)
+        open_ = ~choice.clear
+        open_[bundled] = False
+        return cls(
+            others=np.flatnonzero(open_ & ~gratis),
+            pending=np.flatnonzero(open_ & gratis),
+            bundled=bundled,
+            bundle=bundle,
+        )
+
+
+def _gratis(form: Form, choice: Choice) -> Bools:
+    """The rows to which a level costs nothing."""
+    return np.asarray((choice.cost <= 0) & (form.reward is None))
 
 
 def _bundles(form: Form, choice: Choice) -> tuple[Ints, Ints]:
     """Rows that differ only in size, and in which bundle each of them is.
 
     With a level these are settled rows that share their time between the same two columns: what
-    they use rises evenly with it. With a sum, rows that are on one column or idle, and earn the
-    same with a GPU: they are equally well off with either at the same price.
+    they use rises evenly with it. With a sum these are rows that are on the same column or idle,
+    and earn the same with a GPU: at one price all of them are as well off with either.
     """
     columns = len(form.a)
-    if form.total:
+    if form.reward is None:
         rows = np.flatnonzero(choice.clear & (choice.right < columns))
         kind = choice.left[rows] * columns + choice.right[rows]
         return rows, np.unique(kind, return_inverse=True)[1]
@@ -233,29 +259,21 @@ def _bundles(form: Form, choice: Choice) -> tuple[Ints, Ints]:
     return rows[several], np.unique(bundle[several], return_inverse=True)[1]
 
 
-def _small(
-    form: Form,
-    choice: Choice,
-    others: Ints,
-    pending: Ints,
-    bundled: Ints,
-    bundle: Ints,
-    *,
-    few: int,
-) -> _Small:
-    whole = len(others) <= 2 * few
-    picked, weight = (others, np.ones(len(others))) if whole else _every(others, few)
-    some, standing = _every(pending, few)
-    rows = _of_rows(form, np.concatenate([picked, some]), np.concatenate([weight, standing]))
+def _next(form: Form, choice: Choice, rest: _Rest, few: int) -> _Small:
+    """The program of what the choice leaves open: of all of it, or of a sample if that is much."""
+    whole = len(rest.others) <= 2 * few
+    picked, weight = _every(rest.others, len(rest.others) if whole else few)
+    some, standing = _every(rest.pending, few)
+    small = _of_rows(form, np.concatenate([picked, some]), np.concatenate([weight, standing]))
     if form.reward is not None:
-        rows = replace(rows, gpus=form.gpus * (1.0 + ROOM) - _settled(form, choice))
+        small = replace(small, gpus=form.gpus * (1.0 + ROOM) - _settled(form, choice))
     return _Small(
-        form=_with_bundles(form, rows, choice, bundled, bundle) if len(bundled) else rows,
+        form=_with_bundles(form, small, choice, rest) if len(rest.bundled) else small,
         picked=picked,
         whole=whole,
-        pending=pending,
-        bundled=bundled,
-        bundle=len(rows.s) + bundle,
+        pending=rest.pending,
+        bundled=rest.bundled,
+        bundle=len(small.s) + rest.bundle,
         choice=choice,
     )
 
@@ -270,39 +288,38 @@ def _settled(form: Form, choice: Choice) -> Floats:
     return np.asarray(np.bincount(form.pool, used[:columns], len(form.gpus)))
 
 
-def _with_bundles(form: Form, rows: Form, choice: Choice, bundled: Ints, bundle: Ints) -> Form:
-    """Each bundle as one row whose speed is 1 on the right column and less on the left one.
+def _with_bundles(form: Form, small: Form, choice: Choice, rest: _Rest) -> Form:
+    """With each bundle as a row whose speed is 1 on the right column and less on the left one.
 
     Its floor and rate are such that it spends on both what its rows do together, and the speed on
     the left one is so high that it is worth while as it is for them.
     """
-    columns, kinds = len(form.a), int(bundle.max()) + 1
-    s, right = form.s[bundled], choice.right[bundled]
+    columns, bundled, bundle = len(form.a), rest.bundled, rest.bundle
+    s, right, fast = form.s[bundled], choice.right[bundled], choice.fast[bundled]
     if form.reward is None:
         left, slow = choice.left[bundled], choice.slow[bundled]
     else:
         left, slow = np.full(len(bundled), columns), np.zeros(len(bundled))
-    fast = choice.fast[bundled]
     size = np.bincount(bundle, s)
     per = s / (fast - slow)
     begins = np.bincount(bundle, per * (form.floor[bundled] - slow)) / size
     rises = np.bincount(bundle, per * form.rate[bundled]) / size
     ratio = np.bincount(bundle, s * slow / fast) / size
-    a = np.zeros((columns + 1, kinds))
+    a = np.zeros((columns + 1, len(size)))
     a[left, bundle] = ratio[bundle]
     a[right, bundle] = 1.0
-    reward = rows.reward
+    reward = small.reward
     if form.reward is not None and reward is not None:
-        earned = np.zeros((columns, kinds))
+        earned = np.zeros((columns, len(size)))
         np.add.at(earned, (right, bundle), form.reward[right, bundled])
         reward = np.concatenate([reward, earned], axis=1)
-    count = len(rows.s) + kinds
+    count = len(small.s) + len(size)
     return replace(
-        rows,
-        a=np.concatenate([rows.a, a[:columns]], axis=1),
-        s=np.concatenate([rows.s, size]),
-        floor=np.concatenate([rows.floor, ratio + (1.0 - ratio) * begins]),
-        rate=np.concatenate([rows.rate, (1.0 - ratio) * rises]),
+        small,
+        a=np.concatenate([small.a, a[:columns]], axis=1),
+        s=np.concatenate([small.s, size]),
+        floor=np.concatenate([small.floor, ratio + (1.0 - ratio) * begins]),
+        rate=np.concatenate([small.rate, (1.0 - ratio) * rises]),
         reward=reward,
         time=np.ones(count),
         total=float(count) if form.total else 0.0,
@@ -310,16 +327,20 @@ def _with_bundles(form: Form, rows: Form, choice: Choice, bundled: Ints, bundle:
 
 
 def _allocation(form: Form, small: _Small, at: _Found) -> Floats | None:
-    """What all rows but the pending ones get, [columns, rows]; None where the level is too far."""
+    """What all rows but the pending ones get, [columns, rows]; None where some can't be settled so.
+
+    With a level settled rows follow it; with a sum rows of a bundle get what they are promised and
+    the same part of what they could have more.
+    """
     choice, answer = small.choice, at.answer
     if choice is None:
         return None
     columns, rows = form.a.shape
-    left, share = choice.left, choice.share
-    if form.total:
-        alone = left == choice.right
-        run = np.where(alone, 1.0, choice.fast - choice.slow)
-        share = np.where(alone, 1.0, (form.floor + form.rate * at.level - choice.slow) / run)
+    left, right, share = choice.left, choice.right, choice.share
+    if form.reward is None:
+        run = np.where(left == right, 1.0, choice.fast - choice.slow)
+        wanted = (form.floor + form.rate * at.level - choice.slow) / run
+        share = np.where(left == right, 1.0, wanted)
         share[small.picked] = share[small.pending] = 1.0
         if share.min() < -ROOM or share.max() > 1.0 + ROOM:
             return None
@@ -327,56 +348,66 @@ def _allocation(form: Form, small: _Small, at: _Found) -> Floats | None:
         left, share = left.copy(), share.copy()
         bundled, bundle = small.bundled, small.bundle
         left[bundled] = columns
-        least, given = small.form.floor[bundle], answer.x[bundle, choice.right[bundled]]
-        more = (given - least) / np.maximum(1.0 - least, 1e-300)
+        least = small.form.floor[bundle]
+        more = (answer.x[bundle, right[bundled]] - least) / np.maximum(1.0 - least, 1e-300)
         promised = form.floor[bundled] / choice.fast[bundled]
         share[bundled] = promised + more * (1.0 - promised)
     share = np.clip(share, 0.0, 1.0)
     each = np.arange(rows)
     x = np.zeros((columns + 1, rows))
     x[left, each] = 1.0 - share
-    x[choice.right, each] += share
+    x[right, each] += share
     x[:columns, small.pending] = 0.0
     x[:columns, small.picked] = answer.x[: len(small.picked)].T
     return x[:columns]
 
 
-def _is_proven(form: Form, x: Floats, at: _Found, choice: Choice, paid: float) -> bool:
-    """Whether what all pay at their cheapest is what GPUs cost, and there are as many."""
+def _is_proven(form: Form, x: Floats, at: _Found, choice: Choice) -> bool:
+    """Whether there are the GPUs, and all pay together at their cheapest what these cost."""
     if (form.used(x) > form.gpus * (1.0 + PROVEN * ROOM)).any():
         return False
-    bound = float(at.prices @ form.gpus) - paid
-    if not form.total:
-        return bound - form.value(x) <= PROVEN * OF_SUM * bound
-    over, rises = _top(form) - at.level, float(choice.worth @ form.rate)
+    unpaid = float(at.prices @ form.gpus) - float(choice.cost.sum())
+    if form.reward is not None:
+        return unpaid - form.value(x) <= PROVEN * OF_SUM * unpaid
+    over, rises = at.top - at.level, float(choice.worth @ form.rate)
     if rises > 0:
-        over = min(over, bound / rises)
+        over = min(over, unpaid / rises)
     return over <= PROVEN * GAP * at.level
 
 
-def _solution(
-    form: Form, small: _Small, at: _Found, x: Floats, choice: Choice, gratis: Bools, steps: int
-) -> Solution:
-    if form.total:
-        x = _with_rest(form, x, at, gratis)
+def _solution(form: Form, small: _Small, at: _Found, x: Floats, choice: Choice) -> Solution:
     worth, hours = choice.worth.copy(), choice.hours.copy()
     own = slice(len(small.picked))
     worth[small.picked], hours[small.picked] = at.answer.worth[own], at.answer.hours[own]
+    full = True
+    if form.total:
+        full = _is_determined(form, x, at, small.picked)
+        x = _with_rest(form, x, at, _gratis(form, choice))
+        if not at.prices.any():
+            _limit(form, worth, hours)
     return Solution(
         x=x.T * form.time[:, None],
         objective=at.level if form.total else form.value(x),
         prices=at.prices,
         worth=worth / form.time,
         hours=hours / form.time,
-        steps=steps,
-        full=not form.total or _is_determined(form, x, at, small.picked),
+        full=full,
     )
 
 
-def _is_determined(form: Form, x: Floats, at: _Found, rows: Ints) -> bool:
-    """Whether rows that pay could take nothing else of what has no price, to others' advantage.
+def _limit(form: Form, worth: Floats, hours: Floats) -> None:
+    """Give the level's worth to the row that limits it by its own time."""
+    best, rising = form.a.max(axis=0), np.flatnonzero(form.rate > 0)
+    row = rising[((best - form.floor)[rising] / form.rate[rising]).argmin()]
+    worth[:], hours[:] = 0.0, 0.0
+    worth[row] = 1.0 / form.rate[row]
+    hours[row] = best[row] * worth[row]
 
-    Speed and time settle two numbers of a row, and each pool with a price one more in all.
+
+def _is_determined(form: Form, x: Floats, at: _Found, rows: Ints) -> bool:
+    """Whether rows that pay could not take more or less of what has no price, for others' good.
+
+    Speed and time determine two numbers of a row, and each pool with a price one more in all.
     """
     own = x[:, rows]
     own = own[:, (own[(at.prices == 0)[form.pool]] > IN_USE).any(axis=0)]
