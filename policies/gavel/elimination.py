@@ -15,7 +15,7 @@ from ones.policies.gavel.program import Program
 from ones.policies.model import Floats, Ints
 
 CACHED = 16_384  # numbers of an array that is gone through at once
-LEAST = 512  # rows, so that products of matrices are worth their start
+LEAST = 1024  # rows, so that products of matrices are worth their start
 FEW = 32  # pools up to which a product of matrices sums them up sooner than a loop
 
 

@@ -14,7 +14,9 @@ which z is the speed itself and z * u = weight instead of 0 (`logs`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -28,15 +30,28 @@ GAP = 1e-10  # relative; what is asked of a policy is 1e-6
 OF_SUM = 1e-8  # the same where nothing is compared with the objective, as it is with a level
 GOOD = 1e-7  # accepted where rounding stops the method earlier
 HOPELESS = 15  # steps without progress, while it isn't
+PRICED = 1e-6  # of the level; what GPUs earn that have a price beyond doubt
 BOUNDARY = 1e-3  # at least this part of the way to the boundary is left
 
 
 def solve_by_interior_point(program: Program, *, logs: Floats | None = None) -> Solution:
     """An optimal allocation in the middle of the optimal ones."""
-    if len(program.pairs):
-        raise ValueError("pairs couple rows with each other")
     if program.reward is None and logs is None and not program.rate.any():
         raise Unsolved("no row limits the level")
+    enough = GAP if program.reward is None else OF_SUM
+    solution = solved_in_form(program, partial(optimum, enough=enough), logs=logs)
+    # What has a price is in use by those who can't do without.
+    earned = solution.prices * program.gpus
+    priced = bool((earned > PRICED * solution.objective)[program.gpus > 0].all())
+    return replace(solution, full=program.reward is None and logs is None and priced)
+
+
+def solved_in_form(
+    program: Program, solver: Callable[[Form], Solution], *, logs: Floats | None = None
+) -> Solution:
+    """The program as a solver of numbers near 1 finds it, with every promise kept."""
+    if len(program.pairs):
+        raise ValueError("pairs couple rows with each other")
     filled, there = program.gpus > 0, program.there
     kept = replace(
         program,
@@ -47,7 +62,7 @@ def solve_by_interior_point(program: Program, *, logs: Floats | None = None) -> 
         pairs=program.pairs.none(int(there.sum())),
     )
     scaled = Scaled.of(kept)
-    answer = scaled.undo(_solve(Form.of(scaled.program, logs)))
+    answer = scaled.undo(solver(Form.of(scaled.program, logs)))
     x, prices = np.zeros_like(program.throughput), np.zeros_like(program.gpus)
     x[:, there] = np.where(kept.throughput > 0, answer.x, 0.0)
     prices[filled] = answer.prices
@@ -164,10 +179,9 @@ class _Newton:
         )
 
 
-def _solve(form: Form) -> Solution:
+def optimum(form: Form, enough: float) -> Solution:
     rows, logs = form.a.shape[1], form.logs is not None
     count = form.a.size + rows + len(form.gpus) + (0 if logs else rows)
-    enough = GAP if form.reward is None else OF_SUM
     parts = [form.part(block) for block in form.blocks()]
     at = _Point.start(form)
     best, error, found = at, np.inf, 0
@@ -200,7 +214,7 @@ def _solve(form: Form) -> Solution:
         if logs:  # z * u stays on its target only if both move alike
             forward = back = min(forward, back)
         at = at.moved(move, forward, back)
-    if error > GOOD:
+    if error > max(GOOD, 10 * enough):
         raise Unsolved("the interior-point method made no more progress")
     unit = form.total or 1.0
     x = np.concatenate([one.x.T for one in best.rows])

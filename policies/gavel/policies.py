@@ -245,10 +245,10 @@ def _use_idle(program: Program, speed: Floats, solution: Solution, means: Means)
     An optimal level leaves open what those get who could have more; a vertex may then leave GPUs
     idle that somebody could use.
     """
-    if not means.use_idle:
+    if not means.use_idle or solution.full:
         return solution
     pairs = program.pairs
-    best = program.throughput.max(axis=1)
+    best = np.where(program.there, program.throughput, 0.0).max(axis=1)
     best = np.where(best > 0, best, 1.0)[:, None]
     reward = np.concatenate(
         [

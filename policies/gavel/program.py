@@ -175,6 +175,7 @@ class Solution:
     worth: Floats  # [rows] what the objective would gain if the row's speed could be 1 less
     hours: Floats  # [rows] what it would gain if the row had 1 more of time
     steps: int = 0
+    full: bool = False  # nobody can have more without another's having less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

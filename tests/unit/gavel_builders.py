@@ -9,6 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ones.policies.gavel import Allocation, Entity, Pairs, Problem
+from ones.policies.gavel.classes import Goal, state
+from ones.policies.gavel.program import Program, Solution
 from ones.policies.model import Floats
 
 
@@ -76,6 +78,36 @@ def far_apart(seed: int) -> Problem:
         steps=10 ** rng.uniform(0, 6, jobs) * 10 ** rng.uniform(rng.choice([-6, 0]), 0, jobs),
         age=rng.uniform(0, 1e4, jobs) * (rng.random(jobs) < 0.6),
         isolated=rng.uniform(0, 1e4, jobs) * (rng.random(jobs) < 0.6),
+    )
+
+
+@st.composite
+def crowds(draw: st.DrawFn, most: int = 150) -> Problem:
+    """Many jobs for few types: scarce or ample, alike or not, weights over up to four decades."""
+    jobs, types = draw(st.integers(20, most)), draw(st.integers(1, 5))
+    manner = draw(st.sampled_from(["unlike", "table", "some can't", "powers of two", "equal"]))
+    load = draw(st.sampled_from([0.05, 0.3, 0.6, 0.9, 1.2, 3.0]))
+    decades = draw(st.sampled_from([0.0, 0.5, 4.0]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    apart = np.exp(rng.normal(0.0, rng.choice([0.1, 0.5, 1.5]), (jobs, types)))
+    speed = 10 ** rng.uniform(-1, 2, (jobs, 1)) * rng.uniform(0.1, 1.0, types) * apart
+    if manner == "table":
+        speed = speed[rng.integers(0, 10, jobs)]
+    if manner == "some can't":
+        speed[:, 1:] = np.where(rng.random((jobs, types - 1)) < 0.3, 0.0, speed[:, 1:])
+    if manner == "powers of two":
+        speed = np.exp2(np.round(np.log2(speed)))
+    if manner == "equal":
+        speed = np.ones_like(speed)
+    gang = rng.choice([1.0, 2.0, 4.0, 8.0], jobs, p=[0.7, 0.1, 0.15, 0.05])
+    gpus = np.round(rng.dirichlet(np.full(types, 2.0)) * load * gang.sum())
+    gpus[0] = max(gpus[0], 8.0)
+    return Problem.of(
+        speed,
+        gpus,
+        gang=gang,
+        weight=10 ** rng.uniform(-decades, 0.0, jobs),
+        steps=speed.max(axis=1) * 10 ** rng.uniform(3, 4, jobs),
     )
 
 
@@ -151,3 +183,26 @@ def idle_gpus(problem: Problem, allocation: Allocation) -> Floats:
     shares = allocation.shares
     used = problem.gang @ shares.alone + problem.gang[shares.first] @ shares.together
     return np.asarray(problem.gpus - np.bincount(problem.pool, used, len(problem.gpus)))
+
+
+def program_of(problem: Problem, rate: Floats) -> Program:
+    """Each job its own row."""
+    goal = Goal(rate=rate, floor=np.zeros_like(rate))
+    alone = np.arange(len(rate), dtype=np.float64)[:, None]
+    return state(problem, goal, apart=alone)[0]
+
+
+def shares_of(problem: Problem) -> Floats:
+    return problem.weight * problem.average / problem.gang
+
+
+def faults(program: Program, solution: Solution) -> float:
+    """By how much the worst constraint is missed, relatively."""
+    x, level = solution.x, solution.objective if program.reward is None else 0.0
+    wanted = program.floor + program.rate * level
+    return max(
+        float(-x.min()),
+        float((program.busy(x) / program.time).max() - 1.0),
+        float(((program.used(x) - program.gpus) / np.maximum(program.gpus, 1.0)).max()),
+        float(((wanted - program.speeds(x)) / np.maximum(wanted, 1e-12)).max()),
+    )

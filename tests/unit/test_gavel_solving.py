@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gavel_builders import a_problem, problems, trees
+from gavel_builders import a_problem, faults, problems, program_of, shares_of, trees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,29 +23,6 @@ from ones.policies.model import Floats
 
 NEAR = 1e-6
 some = settings(max_examples=60, deadline=None)
-
-
-def program_of(problem: Problem, rate: Floats) -> Program:
-    """Each job its own row."""
-    goal = Goal(rate=rate, floor=np.zeros_like(rate))
-    alone = np.arange(len(rate), dtype=np.float64)[:, None]
-    return state(problem, goal, apart=alone)[0]
-
-
-def shares_of(problem: Problem) -> Floats:
-    return problem.weight * problem.average / problem.gang
-
-
-def faults(program: Program, solution: Solution) -> float:
-    """By how much the worst constraint is missed, relatively."""
-    x, level = solution.x, solution.objective if program.reward is None else 0.0
-    wanted = program.floor + program.rate * level
-    return max(
-        float(-x.min()),
-        float((program.busy(x) / program.time).max() - 1.0),
-        float(((program.used(x) - program.gpus) / np.maximum(program.gpus, 1.0)).max()),
-        float(((wanted - program.speeds(x)) / np.maximum(wanted, 1e-12)).max()),
-    )
 
 
 @some
