@@ -255,9 +255,12 @@ relative to its speed alone."""
 class Take:
     """How much of what a cap bounds a job takes: a straight line in its nodes and its GPUs."""
 
+    once: float = 0.0  # whatever its size
     each: float = 0.0  # for every job that Slurm would count
     node: float = 0.0
     gpu: float = 0.0
+    spread: bool = False
+    """A job that holds GPUs for it live takes of `node` as much a GPU as its first node does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from ones.slurm_ext.priority import Order
 from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
 from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
+from ones.slurm_ext.takes import asked_by
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.waits import about
 from ones.slurm_ext.whereabouts import Whereabouts, features_of
@@ -162,7 +163,7 @@ def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
 
 
 def waiting_plain_jobs(snapshot: Snapshot, jobs: Iterable[Job]) -> list[JobRecord]:
-    """Jobs beside these that wait for GPUs, or for a limit on how many are held."""
+    """Jobs beside these that wait for GPUs, or for a limit on what is held, also without GPUs."""
     ours = {int(job.id) for job in jobs}
     return [
         record
@@ -170,9 +171,12 @@ def waiting_plain_jobs(snapshot: Snapshot, jobs: Iterable[Job]) -> list[JobRecor
         if record.state == "PENDING"
         and record.id not in ours
         and not record.is_satellite
-        and (_waits_for_gpus(record) or (not record.held and about(record.reason) == "size"))
-        and gpus_wanted(record)
+        and ((_waits_for_gpus(record) and gpus_wanted(record)) or _waits_for_a_limit(record))
     ]
+
+
+def _waits_for_a_limit(record: JobRecord) -> bool:
+    return not record.held and (about(record.reason) == "size" or record.reason == "Licenses")
 
 
 def plain_jobs(
@@ -317,11 +321,11 @@ def _within_limits(job: Job, record: JobRecord, where: Whereabouts, limits: Site
     if job.placement is None and (words := too_long(limits, record)):
         return barred(job, words)
     try:
-        layout = layout_of(record, Mark.read(record.admin_comment))
+        asked = asked_by(record, limits)
     except ValueError:
         return job
     now = job.placement.shape if job.placement else None
-    why = forbidden(limits, record, layout, job.shapes, where.kinds(job.nodes))
+    why = forbidden(limits, asked, job.shapes, where.kinds(job.nodes))
     if not why:
         return job
     against = next(iter(why.values()))

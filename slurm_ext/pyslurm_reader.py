@@ -259,7 +259,11 @@ def _job_record(fields: Mapping[str, Any]) -> JobRecord:
         tres_per_task=fields["tres_per_task"],
         tres=fields.get("tres", ""),
         # A worker built before this field knows no better: its jobs don't share GPUs.
-        per_gpu=fields.get("per_gpu", "not known"),
+        cpus_per_gpu=fields.get("cpus_per_gpu", "not known"),
+        memory=fields.get("memory", 0) or 0,
+        memory_of=fields.get("memory_of", ""),
+        memory_per_gpu=fields.get("memory_per_gpu", ""),
+        licenses=fields.get("licenses", ""),
         features=fields["features"],
         dependency=fields["dependency"],
         required_nodes=fields["required_nodes"],
