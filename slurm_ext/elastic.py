@@ -10,6 +10,7 @@ from ones.policies.caps import barred
 from ones.policies.model import Job, JobId, Node, Placement, Shape
 from ones.policies.prospects import NEVER, Release
 from ones.policies.rigid import PlainJob
+from ones.slurm_ext.allowed import forbidden, too_long
 from ones.slurm_ext.holding import (
     NO_HOLDS,
     Holds,
@@ -20,7 +21,6 @@ from ones.slurm_ext.holding import (
     left_unfit,
 )
 from ones.slurm_ext.layout import gpu_type_wanted, gpus_wanted, layout_of
-from ones.slurm_ext.limited import forbidden, too_long
 from ones.slurm_ext.limits import NO_LIMITS, Partition, SiteLimits
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.partitioned import opened_to

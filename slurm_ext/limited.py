@@ -1,4 +1,4 @@
-"""What the site's limits come to: which shapes one job may have, and caps on several together.
+"""What the site's limits come to for several jobs together.
 
 Slurm counts what running jobs hold, those outside our hands among them. What a job would take at
 another size is a straight line in its nodes and GPUs, because it keeps its form (`takes`).
@@ -7,23 +7,21 @@ another size is a straight line in its nodes and GPUs, because it keeps its form
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ones.policies.caps import most_taken, of_shape
-from ones.policies.model import Cap, Job, JobId, Shape, Take
+from ones.policies.caps import most_taken
+from ones.policies.model import Cap, Job, JobId, Take
+from ones.slurm_ext.allowed import as_size, in_words, qualities
 from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.layout import gpus_wanted
-from ones.slurm_ext.limits import Amounts, Partition, Qos, SiteLimits
+from ones.slurm_ext.limits import Amounts, SiteLimits
 from ones.slurm_ext.reserved import licenses_kept
 from ones.slurm_ext.snapshot import HOLDING, JobRecord, NodeRecord, Snapshot
-from ones.slurm_ext.takes import CPU, GPUS, JOBS, LICENSE, MEMORY, NODES, Asked, asked_by
+from ones.slurm_ext.takes import CPU, GPUS, JOBS, LICENSE, MEMORY, NODES, asked_by
 from ones.slurm_ext.tres import licenses_in, memory_in
 
-_UNITS = {CPU: "CPUs", NODES: "nodes", GPUS: "GPUs", JOBS: "running jobs"}
 _TIMED = {CPU: "CPU", NODES: "node", GPUS: "GPU", MEMORY: "MiB"}
-_OfAJob = tuple[str, Amounts, str, bool]
-"""Words, amounts, of a `job` or a `node`, and whether they are the least."""
 Scope = tuple[str, ...]  # of whose jobs a sum is taken: a QOS, a user under it, an account ...
 Limit = tuple[Scope, str]  # and the TRES that it is on
 
@@ -37,137 +35,6 @@ class Rule:
     most: int
     words: str  # "QOS normal allows 4 GPUs a user"
     whose: str  # "alice has", or who else has what is used of it
-
-
-def forbidden(
-    limits: SiteLimits,
-    asked: Asked,
-    shapes: Iterable[Shape],
-    kinds: Iterable[str],
-) -> dict[Shape, str]:
-    """The shapes that a limit on one job forbids on each of these types of GPU; it in words."""
-    types, record = list(kinds), asked.record
-    if not types:
-        return {}
-    rules = [rule for rule in _of_a_job(limits, record) if rule[1]] if limits.enforced else []
-    theirs = _partitions(limits, record)
-    open_to_all = any(one == Partition(name=one.name) for one in theirs)
-    if not rules and (open_to_all or not theirs):
-        return {}  # as on most clusters, for nearly all jobs
-    takes = [_takes(asked, {tres for rule in rules for tres in rule[1]}, kind) for kind in types]
-    memory = asked.by_node() if any(one.most_memory is not None for one in theirs) else None
-    found = {
-        shape: _no_partition(theirs, memory, shape) or _against(rules, takes, shape)
-        for shape in shapes
-    }
-    return {shape: words for shape, words in found.items() if words}
-
-
-def _partitions(limits: SiteLimits, record: JobRecord) -> list[Partition]:
-    """Its partitions, with no more than how large each lets a job like this be."""
-    flags = limits.qos[record.qos].flags if record.qos in limits.qos else frozenset[str]()
-    return [
-        Partition(
-            name=one.name,
-            least_nodes=0
-            if "PartitionMinNodes" in flags or one.least_nodes <= 1
-            else one.least_nodes,
-            most_nodes=None if "PartitionMaxNodes" in flags else one.most_nodes,
-            most_memory=one.most_memory,
-        )
-        for name in record.partition.split(",")
-        if (one := limits.partitions.get(name)) is not None
-    ]
-
-
-def _no_partition(partitions: Sequence[Partition], memory: Take | None, shape: Shape) -> str:
-    """Why none of its partitions takes a job of that shape; one of them is enough."""
-    against = ""
-    for one in reversed(partitions):
-        against = _too_large(one, memory, shape)
-        if not against:
-            return ""
-    return against
-
-
-def _too_large(partition: Partition, memory: Take | None, shape: Shape) -> str:
-    name, least, most = partition.name, partition.least_nodes, partition.most_nodes
-    if shape.nodes < least:
-        return f"partition {name} asks for at least {_some(least, NODES)} a job"
-    if most is not None and shape.nodes > most:
-        return f"partition {name} allows {_some(most, NODES)} a job"
-    room, each = partition.most_memory, Shape(1, shape.gpus_per_node)
-    if room is not None and memory is not None and of_shape(memory, each) > room:
-        return f"partition {name} allows {_some(room, MEMORY)} of one node"
-    return ""
-
-
-def _against(rules: Sequence[_OfAJob], takes: Iterable[Mapping[str, Take]], shape: Shape) -> str:
-    """The limit that the shape meets on the last type of GPU; '' where it meets none on one."""
-    against = ""
-    for of in takes:
-        against = _met(rules, of, shape)
-        if not against:
-            return ""
-    return against
-
-
-def _met(rules: Sequence[_OfAJob], takes: Mapping[str, Take], shape: Shape) -> str:
-    each = Shape(1, shape.gpus_per_node)
-    for words, allowed, has, least in rules:
-        for tres, amount in allowed.items():
-            if tres not in takes:
-                continue
-            found = of_shape(takes[tres], each if has == "node" else shape)
-            if found < amount if least else found > amount:
-                return words.format(_some(amount, tres))
-    return ""
-
-
-def _of_a_job(limits: SiteLimits, record: JobRecord) -> Iterator[_OfAJob]:
-    """The limits on it alone; each TRES once."""
-    said: dict[str, set[str]] = {"job": set(), "node": set(), "least": set()}
-
-    def new(kind: str, amounts: Amounts) -> Amounts:
-        found = {tres: most for tres, most in amounts.items() if tres not in said[kind]}
-        said[kind] |= found.keys()
-        return found
-
-    for qos in _qos(limits, record):
-        yield f"QOS {qos.name} allows {{}} a job", new("job", qos.a_job), "job", False
-        yield f"QOS {qos.name} allows {{}} of one node", new("node", qos.a_node), "node", False
-        least = new("least", qos.least)
-        yield f"QOS {qos.name} asks for at least {{}} a job", least, "job", True
-    own = limits.association(record.account, record.user, record.partition)
-    if own is not None:
-        who = f"account {own.account} allows {own.user} {{}}"
-        yield f"{who} a job", new("job", own.a_job), "job", False
-        yield f"{who} of one node", new("node", own.a_node), "node", False
-
-
-def too_long(limits: SiteLimits, record: JobRecord) -> str:
-    """The limit on time that the job's own time limit exceeds, in words; empty: none."""
-    asks = record.time_limit
-    if asks is None:
-        return ""
-    flags = limits.qos[record.qos].flags if record.qos in limits.qos else frozenset[str]()
-    names = [name for name in record.partition.split(",") if name in limits.partitions]
-    walls = [limits.partitions[name].wall for name in names]
-    if walls and None not in walls and "PartitionTimeLimit" not in flags:
-        longest = max(wall for wall in walls if wall is not None)
-        if asks > longest:
-            return f"partition {names[0]} allows {_time(longest)}; it asks for {_time(asks)}"
-    if not limits.enforced:
-        return ""
-    for qos in _qos(limits, record):
-        if qos.wall is not None:
-            long = f"QOS {qos.name} allows {_time(qos.wall)}; it asks for {_time(asks)}"
-            return long if asks > qos.wall else ""
-    own = limits.association(record.account, record.user, record.partition)
-    if own is not None and own.wall is not None and asks > own.wall:
-        who = f"account {own.account} allows {own.user} {_time(own.wall)}"
-        return f"{who}; it asks for {_time(asks)}"
-    return ""
 
 
 def stopped(
@@ -263,7 +130,7 @@ def _cap(
     most = sum(most_taken(take, job) for _, take, job in takers.values())
     if most <= left and awaited is None:
         return None
-    amount = in_words(total) if tres == MEMORY else str(total)
+    amount = as_size(total) if tres == MEMORY else str(total)
     words = f"{rule.words}; {rule.whose} {amount}"
     return Cap(
         words=words,
@@ -288,28 +155,28 @@ def rules(limits: SiteLimits, record: JobRecord) -> Iterator[Rule]:
                 yield tres, most
 
     user, account = record.user, record.account
-    for qos in _qos(limits, record):
+    for qos in qualities(limits, record):
         name = f"QOS {qos.name}"
         for tres, most in new("all", {**qos.together, JOBS: qos.jobs}):
-            words = f"{name} allows {_some(most, tres)} in all"
+            words = f"{name} allows {in_words(most, tres)} in all"
             yield Rule(("qos", qos.name), tres, most, words, "it has")
         for tres, most in new("user", {**qos.a_user, JOBS: qos.jobs_a_user}):
-            words = f"{name} allows {_some(most, tres)} a user"
+            words = f"{name} allows {in_words(most, tres)} a user"
             yield Rule(("qos", qos.name, "user", user), tres, most, words, f"{user} has")
         for tres, most in new("account", {**qos.an_account, JOBS: qos.jobs_an_account}):
-            words = f"{name} allows {_some(most, tres)} an account"
+            words = f"{name} allows {in_words(most, tres)} an account"
             yield Rule(("qos", qos.name, "account", account), tres, most, words, f"{account} has")
     own = limits.association(account, user, record.partition)
     if own is not None:
         if own.own_jobs is not None and ("user", JOBS) not in said:
-            words = f"account {account} allows {user} {_some(own.own_jobs, JOBS)}"
+            words = f"account {account} allows {user} {in_words(own.own_jobs, JOBS)}"
             yield Rule(("own", *own.key), JOBS, own.own_jobs, words, f"{user} has")
         for tres, most in _levels(own.together, own.jobs, said):
-            words = f"account {account} allows {user} {_some(most, tres)}"
+            words = f"account {account} allows {user} {in_words(most, tres)}"
             yield Rule(("own", *own.key), tres, most, words, f"{user} has")
     for above in limits.above(account):
         for tres, most in _levels(above.together, above.jobs, said):
-            words = f"account {above.account} allows {_some(most, tres)}"
+            words = f"account {above.account} allows {in_words(most, tres)}"
             yield Rule(("account", above.account), tres, most, words, "it has")
 
 
@@ -321,7 +188,7 @@ def license_rules(used: Used, record: JobRecord) -> Iterator[Rule]:
         total = used.limits.licenses.get(name)
         if total is None:
             continue
-        words = f"the cluster has {_some(total, tres)}"
+        words = f"the cluster has {in_words(total, tres)}"
         yield Rule((LICENSE, name), tres, total, words, "jobs have")
         if kept := licenses_kept(record, name, used.snapshot):
             left = max(0, total - kept)
@@ -340,7 +207,7 @@ def used_up(limits: SiteLimits, record: JobRecord) -> Iterator[str]:
     if not limits.enforced:
         return
     said: set[str] = set()
-    for qos in _qos(limits, record):
+    for qos in qualities(limits, record):
         minutes = {tres: most for tres, most in qos.minutes.items() if tres not in said}
         said |= minutes.keys()
         yield from _spent(minutes, limits.used.get(("qos", qos.name), {}), f"QOS {qos.name}")
@@ -365,10 +232,6 @@ def _levels(
             yield tres, most
 
 
-def _qos(limits: SiteLimits, record: JobRecord) -> Iterator[Qos]:
-    return limits.rules(record.qos, record.partition if "," not in record.partition else "")
-
-
 def _not_known(limits: SiteLimits, record: JobRecord) -> Iterator[str]:
     if limits.unread or not limits.enforced:
         return
@@ -377,12 +240,6 @@ def _not_known(limits: SiteLimits, record: JobRecord) -> Iterator[str]:
     if limits.association(record.account, record.user, record.partition) is None:
         who = f"{record.user[:60]} in account {record.account[:60]}"
         yield f"no association of {who}: planned without its limits"
-
-
-def _takes(asked: Asked, limited: Iterable[str], kind: str) -> dict[str, Take]:
-    """Of each of these TRES of which that is known; of GPUs of that type."""
-    takes = {tres: asked.take(tres) for tres in limited if tres.partition(":")[2] in ("", kind)}
-    return {tres: take for tres, take in takes.items() if take is not None}
 
 
 def _waiting_memory(limits: SiteLimits, record: JobRecord) -> int:
@@ -421,7 +278,7 @@ class Used:
 
     def _scopes(self, record: JobRecord) -> Iterator[Scope]:
         limits = self.limits
-        for qos in dict.fromkeys(one.name for one in _qos(limits, record)):
+        for qos in dict.fromkeys(one.name for one in qualities(limits, record)):
             yield ("qos", qos)
             yield ("qos", qos, "user", record.user)
             yield ("qos", qos, "account", record.account)
@@ -469,26 +326,3 @@ def held_of(record: JobRecord, nodes: Mapping[str, NodeRecord]) -> Counter[str]:
         if name in nodes and nodes[name].gpu_type:
             held[f"{GPUS}:{nodes[name].gpu_type}"] += whole
     return held
-
-
-def _some(amount: int, tres: str) -> str:
-    """So much of it, in words."""
-    if tres.startswith(f"{GPUS}:"):
-        return f"{amount} {tres.partition(':')[2]} GPUs"
-    if tres == MEMORY:
-        return f"{in_words(amount)} of memory"
-    if tres.startswith(LICENSE):
-        return f"{amount} {tres.removeprefix(LICENSE)} licence{'s' if amount != 1 else ''}"
-    unit = _UNITS.get(tres, tres)
-    return f"{amount} {unit.removesuffix('s') if amount == 1 else unit}"
-
-
-def in_words(mebibytes: int) -> str:
-    """An amount of memory as Slurm writes it."""
-    gibibytes, rest = divmod(mebibytes, 1024)
-    return f"{mebibytes}M" if rest or not gibibytes else f"{gibibytes}G"
-
-
-def _time(seconds: float) -> str:
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"

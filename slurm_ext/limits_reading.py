@@ -223,10 +223,10 @@ def _per_gpu(defaults: str) -> int:
 def _licenses(commands: Commands, faults: Faults, *, timeout: float) -> dict[str, int]:
     """How many of each there are for this cluster, and not for others elsewhere."""
     shown = commands.run("scontrol", "show", "licenses", "--json", timeout=timeout)
-    return licenses_in(entries(shown, "licenses", "scontrol show licenses"), faults)
+    return totals_in(entries(shown, "licenses", "scontrol show licenses"), faults)
 
 
-def licenses_in(listed: Sequence[object], faults: Faults) -> dict[str, int]:
+def totals_in(listed: Sequence[object], faults: Faults) -> dict[str, int]:
     """By name, from `scontrol show licenses --json`."""
     found: dict[str, int] = {}
     for each in islice(listed, MOST_ROWS):

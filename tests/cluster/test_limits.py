@@ -233,9 +233,8 @@ def test_memory_by_default_per_gpu_counts_though_slurm_shows_it_late(
     onesd: Steering, cluster: Cluster
 ) -> None:
     """Until it has tried to start the job, Slurm takes it for one of all its node's memory."""
-    default = "DefMemPerNode=UNLIMITED JobDefaults=DefMemPerGPU=700"
-    sets = f"sed -i 's/DefMemPerCPU=500/{default}/' {CONFIG} && scontrol reconfigure"
-    cluster.run("ctl", sets)
+    change = "sed -i s/{}/{}/ " + CONFIG + " && scontrol reconfigure"
+    cluster.run("ctl", change.format("DefMemPerCPU=500", "DefMemPerGPU=700"))
     try:
         manage(cluster, "modify qos normal set MaxTRESPerUser=mem=2800")
         onesd.start("--policy", "ones")
@@ -243,8 +242,7 @@ def test_memory_by_default_per_gpu_counts_though_slurm_shows_it_late(
         grown_to(onesd, job, 4, "QOS normal allows 2800M of memory a user; alice has 2800M")
     finally:
         onesd.prepare()
-        back = f"sed -i 's/{default}/DefMemPerCPU=500/' {CONFIG} && scontrol reconfigure"
-        cluster.run("ctl", back)
+        cluster.run("ctl", change.format("DefMemPerGPU=700", "DefMemPerCPU=500"))
 
 
 def test_the_memory_of_plain_jobs_counts_and_the_plan_uses_what_is_left(

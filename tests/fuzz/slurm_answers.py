@@ -40,6 +40,7 @@ from ones.slurm_ext.limits_reading import (
     associations_in,
     partitions_in,
     qos_in,
+    totals_in,
     used_in,
 )
 from ones.slurm_ext.mark import Mark
@@ -50,6 +51,7 @@ from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.tres import (
     gpus_by_type,
     gpus_in,
+    licenses_in,
     replace_gpus,
     shards_by_type,
     shared_gpus,
@@ -87,6 +89,7 @@ RESERVATION = {
     **{"start_time": NUMBER, "end_time": {**NUMBER, "number": 9}, "node_list": "n[1-2]"},
     **{"users": "alice,bob", "accounts": "", "groups": "", "core_count": 4, "licenses": "matlab:2"},
 }
+LICENSE = {"LicenseName": "matlab", "Total": 4, "Used": 1, "LastDeficit": 0, "Remote": False}
 PYSLURM_JOB = {
     **{"id": 7, "name": "train", "user": "", "uid": 1000, "account": "a", "partition": "gpu"},
     **{"qos": "normal", "state": "RUNNING", "flags": ["COMPLETING"], "reason": "None"},
@@ -233,6 +236,10 @@ def _limits(read: Callable[[str, Faults], object]) -> Callable[[bytes], object]:
         return found, faults.words()
 
     return feed
+
+
+def _licenses(text: str, faults: Faults) -> object:
+    return totals_in(entries(text, "licenses", "scontrol show licenses"), faults)
 
 
 def _used(data: bytes) -> object:
@@ -423,7 +430,20 @@ TARGETS = (
         name="limits-partitions",
         feed=_limits(partitions_in),
         seeds=(PARTITION,),
-        words=(b"PartitionName=", b"MaxNodes=", b"MaxTime=", b" "),
+        words=(b"PartitionName=", b"MaxNodes=", b"MaxTime=", b"MaxMemPerNode=", b"JobDefaults=", b" "),
+    ),
+    Target(
+        name="limits-licenses",
+        feed=_limits(_licenses),
+        seeds=(_as_json("licenses", LICENSE),),
+        faults=(SlurmError,),
+        words=_SLURM,
+    ),
+    Target(
+        name="licenses",
+        feed=lambda data: licenses_in(as_text(data)),
+        seeds=(b"matlab:2,ansys", b"a:1|b:1", b"lic@server:2"),
+        words=(b":", b",", b"|", b"@"),
     ),
     Target(name="limits-used", feed=_used, seeds=(USED,), words=_SACCTMGR),
     Target(

@@ -9,8 +9,9 @@ import pytest
 from fake_slurm import a_record
 
 from ones.policies.model import Cap, Job, JobId, Take
+from ones.slurm_ext.allowed import too_long
 from ones.slurm_ext.elastic import elastic_jobs, plain_jobs, waiting_plain_jobs
-from ones.slurm_ext.limited import Used, caps, rules, stopped, too_long
+from ones.slurm_ext.limited import Used, caps, rules, stopped
 from ones.slurm_ext.limits import Association, Partition, Qos, SiteLimits
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reservation, Snapshot
 

@@ -16,7 +16,7 @@ from ones.slurm_ext.limits_reading import (
     Faults,
     amounts_in,
     associations_in,
-    licenses_in,
+    totals_in,
     partitions_in,
     qos_in,
     read_limits,
@@ -181,7 +181,7 @@ def test_an_amount_that_makes_no_sense_is_named_and_the_rest_counts(
 def test_licences_that_make_no_sense_are_named_and_the_rest_counts() -> None:
     faults = Faults()
     listed = [{"LicenseName": "a", "Total": -4}, 7, {"Total": 3}, {"LicenseName": "b", "Total": 2}]
-    assert licenses_in(listed, faults) == {"b": 2}
+    assert totals_in(listed, faults) == {"b": 2}
     assert faults.words()[0] == "licence a: its total is -4"
 
 
