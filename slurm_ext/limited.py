@@ -23,6 +23,7 @@ from ones.slurm_ext.tres import licenses_in, memory_in
 
 _TIMED = {CPU: "CPU", NODES: "node", GPUS: "GPU", MEMORY: "MiB"}
 Scope = tuple[str, ...]  # of whose jobs a sum is taken: a QOS, a user under it, an account ...
+Whose = tuple[str, str, str, str]  # user, account, QOS, partition: all that scopes go by
 Limit = tuple[Scope, str]  # and the TRES that it is on
 
 
@@ -45,35 +46,43 @@ def stopped(
 
     Slurm says so itself only once it has found nodes for a job.
     """
-    known: dict[tuple[str, ...], tuple[Rule, ...]] = {}
+    known: dict[Whose, tuple[Rule, ...]] = {}
     beyond: Counter[Limit] | None = None
     found: dict[int, tuple[Limit, ...]] = {}
     for record in waiting:
-        key = (record.user, record.account, record.qos, record.partition)
+        key = _whose(record)
         if key not in known:
-            known[key] = tuple(rules(used.limits, record)) if used.limits.enforced else ()
-        if not known[key] and not record.licenses:
+            known[key] = tuple(rules(used.limits, record))
+        theirs = known[key]
+        if record.licenses:
+            theirs = (*theirs, *license_rules(used, record))
+        if not theirs:
             continue
         if beyond is None:
             beyond = used.beyond_requests(jobs)
-        asks = {
-            JOBS: 1,
-            GPUS: gpus_wanted(record),
-            NODES: max(1, record.nodes_wanted[0]),
-            CPU: record.cpus,
-            MEMORY: _waiting_memory(used.limits, record),
-            **_licenses(record),
-        }
-        over = tuple(
-            (rule.scope, rule.tres)
-            for rule in (*known[key], *license_rules(used, record))
-            if asks.get(rule.tres)
-            and used.total(rule.scope, rule.tres) - beyond[rule.scope, rule.tres] + asks[rule.tres]
-            > rule.most
-        )
+        over = []
+        for rule in theirs:
+            limit, asks = (rule.scope, rule.tres), _asks(used.limits, record, rule.tres)
+            if asks and used.total(*limit) - beyond[limit] + asks > rule.most:
+                over.append(limit)
         if over:
-            found[record.id] = over
+            found[record.id] = tuple(over)
     return found
+
+
+def _asks(limits: SiteLimits, record: JobRecord, tres: str) -> int:
+    """What a waiting plain job would have of a TRES; 0 where that is not known."""
+    if tres == GPUS:
+        return gpus_wanted(record)
+    if tres == JOBS:
+        return 1
+    if tres == NODES:
+        return max(1, record.nodes_wanted[0])
+    if tres == CPU:
+        return record.cpus
+    if tres == MEMORY:
+        return _waiting_memory(limits, record)
+    return _licenses(record).get(tres, 0)
 
 
 def caps(
@@ -196,6 +205,10 @@ def license_rules(used: Used, record: JobRecord) -> Iterator[Rule]:
             yield Rule((LICENSE, name, str(kept)), tres, left, words, "jobs have")
 
 
+def _whose(record: JobRecord) -> Whose:
+    return record.user, record.account, record.qos, record.partition
+
+
 def _licenses(record: JobRecord) -> dict[str, int]:
     """What the job asks for, by TRES; none where it takes one or another of several."""
     found = licenses_in(record.licenses) if record.licenses else None
@@ -263,14 +276,18 @@ class Used:
         enforced = self.limits.enforced
         if not (enforced or self.limits.licenses):
             return
+        together: dict[Whose, tuple[JobRecord, Counter[str]]] = {}
         for record in self.snapshot.jobs.values():
             if record.state not in HOLDING:
                 continue
-            self._licenses.update(_licenses(record))
+            if record.licenses:
+                self._licenses.update(_licenses(record))
             if enforced:
                 holds = held_of(record, self.snapshot.nodes)
-                for scope in self._scopes(record):
-                    self._of[scope].update(holds)
+                together.setdefault(_whose(record), (record, Counter()))[1].update(holds)
+        for record, holds in together.values():
+            for scope in self._scopes(record):
+                self._of[scope].update(holds)
 
     def total(self, scope: Scope, tres: str) -> int:
         """What running jobs of that scope hold of a TRES; of the cluster's licences all do."""
@@ -291,6 +308,7 @@ class Used:
     def beyond_requests(self, jobs: Iterable[Job]) -> Counter[Limit]:
         """What the jobs hold beyond what they asked for, by scope."""
         found = Counter[Limit]()
+        together: dict[Whose, tuple[JobRecord, Counter[str]]] = {}
         for job in jobs:
             if job.placement is None or job.placement.gpus <= job.requested:
                 continue
@@ -302,10 +320,11 @@ class Used:
             gpus = job.placement.gpus - job.requested
             nodes = max(0, len(job.placement.nodes) - (asked.mark.nodes or 1))
             takes = ((tres, asked.take(tres)) for tres in (GPUS, NODES, CPU, MEMORY))
-            more = {tres: take.gpu * gpus + take.node * nodes for tres, take in takes if take}
+            held = {t: round(take.gpu * gpus + take.node * nodes) for t, take in takes if take}
+            together.setdefault(_whose(record), (record, Counter()))[1].update(held)
+        for record, more in together.values():
             for scope in self._scopes(record):
-                for tres, amount in more.items():
-                    found[scope, tres] += round(amount)
+                found.update({(scope, tres): amount for tres, amount in more.items()})
         return found
 
     def by_job(self, number: int, tres: str) -> float:
@@ -319,7 +338,8 @@ def held_of(record: JobRecord, nodes: Mapping[str, NodeRecord]) -> Counter[str]:
     """What Slurm counts of a running job; a GPU in shards is none."""
     held = Counter({JOBS: 1, CPU: record.cpus, NODES: len(expand(record.nodes))})
     held[MEMORY] = memory_in(record.tres)
-    held.update(_licenses(record))
+    if record.licenses:
+        held.update(_licenses(record))
     for name, gpus in record.gpus_on.items():
         whole = gpus - len(record.shares.get(name, ()))
         held[GPUS] += whole

@@ -15,7 +15,7 @@ from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.layout import PER_NODE, Layout, gpus_wanted, layout_of
 from ones.slurm_ext.limits import Partition, SiteLimits
 from ones.slurm_ext.mark import Mark
-from ones.slurm_ext.snapshot import HOLDING, JobRecord
+from ones.slurm_ext.snapshot import HOLDING, NOT_KNOWN, JobRecord
 from ones.slurm_ext.tres import gpus_in, licenses_in, memory_in
 
 CPU, MEMORY, NODES, GPUS = "cpu", "mem", "node", "gres/gpu"
@@ -92,8 +92,8 @@ class Asked:
 
     def _memory(self) -> Take | None:
         total = memory_in(self.record.tres)
-        if not total:
-            return None  # it is none of what the site's nodes are shared out by
+        if not total or self.record.memory_of == NOT_KNOWN:
+            return None  # without a total, memory is none of what nodes are shared out by
         of = self.memory_of()
         unit = {
             "node": Take(node=1.0, spread=True),

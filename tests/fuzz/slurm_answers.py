@@ -430,7 +430,7 @@ TARGETS = (
         name="limits-partitions",
         feed=_limits(partitions_in),
         seeds=(PARTITION,),
-        words=(b"PartitionName=", b"MaxNodes=", b"MaxTime=", b"MaxMemPerNode=", b"JobDefaults=", b" "),
+        words=(b"PartitionName=", b"MaxNodes=", b"MaxTime=", b"MaxMemPerNode=", b" "),
     ),
     Target(
         name="limits-licenses",

@@ -16,10 +16,10 @@ from ones.slurm_ext.limits_reading import (
     Faults,
     amounts_in,
     associations_in,
-    totals_in,
     partitions_in,
     qos_in,
     read_limits,
+    totals_in,
     used_in,
 )
 
