@@ -176,7 +176,8 @@ def waiting_plain_jobs(snapshot: Snapshot, jobs: Iterable[Job]) -> list[JobRecor
 
 
 def _waits_for_a_limit(record: JobRecord) -> bool:
-    return not record.held and (about(record.reason) == "size" or record.reason == "Licenses")
+    reason = record.reason
+    return not record.held and (about(reason) == "size" or "license" in reason.lower())
 
 
 def plain_jobs(
