@@ -74,6 +74,8 @@ class Asked:
         by_default = self._default_per_gpu()
         if not said and by_default and record.memory in (0, by_default):
             return "gpu"
+        if said and record.memory_per_gpu:
+            return "cpu"  # what Slurm shows is its partition's default, which is of a GPU
         if record.memory_of:
             return "cpu" if record.memory_of == "cpu" else "node"
         if said:

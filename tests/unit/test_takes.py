@@ -97,6 +97,9 @@ def test_where_slurm_shows_a_default_instead_of_what_was_asked_for_it_is_not_kno
     assert taken("mem", admin_comment=marked(f"{BY_GPU};mem=yes;cpu=no"), **shown) is None
     by_node = taken("mem", admin_comment=marked(f"{BY_GPU};mem=5000;cpu=no"), **shown)
     assert by_node == Take(node=5000.0, spread=True)
+    running: dict[str, Any] = {"state": "RUNNING", "nodes": "n1", "gpus_on": {"n1": 2}}
+    told = running | shown | {"memory_of": "node", "cpus": 2, "tres": "cpu=2,mem=600M,node=1"}
+    assert taken("mem", admin_comment=marked(f"{BY_GPU};mem=yes;cpu=no"), **told) == Take(gpu=300.0)
 
 
 @pytest.mark.parametrize(
