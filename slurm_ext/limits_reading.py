@@ -14,7 +14,7 @@ from typing import TypeGuard
 from ones.slurm_ext.command_reader import entries, seconds_of
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.counts import count_in
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.limits import Amounts, Association, Key, Partition, Qos, SiteLimits
 from ones.slurm_ext.usage import size_in
 
@@ -221,9 +221,16 @@ def _per_gpu(defaults: str) -> int:
 
 
 def _licenses(commands: Commands, faults: Faults, *, timeout: float) -> dict[str, int]:
-    """How many of each there are for this cluster, and not for others elsewhere."""
-    shown = commands.run("scontrol", "show", "licenses", "--json", timeout=timeout)
-    return totals_in(entries(shown, "licenses", "scontrol show licenses"), faults)
+    """How many of each there are for this cluster, and not for others elsewhere; none, which is
+    said, where Slurm answers in words that can't be read. Raises SlurmUnreachable."""
+    try:
+        shown = commands.run("scontrol", "show", "licenses", "--json", timeout=timeout)
+        return totals_in(entries(shown, "licenses", "scontrol show licenses"), faults)
+    except SlurmUnreachable:
+        raise
+    except SlurmError as fault:
+        faults.add(f"licences: {fault}")
+        return {}
 
 
 def totals_in(listed: Sequence[object], faults: Faults) -> dict[str, int]:

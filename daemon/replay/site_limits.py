@@ -14,6 +14,7 @@ from ones.policies.slurm.settings import SlurmSettings
 
 Counts = Literal["gpus", "nodes", "jobs", "memory", "licenses"]
 Limit = tuple[Holder, Counts]
+TAKES: dict[Counts, Take] = {"gpus": Take(gpu=1.0), "nodes": Take(node=1.0), "jobs": Take(each=1.0)}
 UNITS = {"gpus": "GPUs", "nodes": "nodes", "jobs": "running jobs", "memory": "MiB of memory"}
 # Bounds on what several jobs have together: what they count, and over whose jobs.
 TOGETHER: tuple[tuple[str, Counts, Literal["group", "user", "account"]], ...] = (
@@ -63,10 +64,10 @@ class SiteLimits:
         used: dict[Limit, float] = defaultdict(float)
         for job in running:
             for holder, counts, _ in self._of(job):
-                asked = _asked(job, holder, counts)
                 held = _amount(job, holder, counts)
-                beyond = counts in ("gpus", "memory")
-                used[holder, counts] += min(held, asked) if beyond else held
+                if counts in ("gpus", "memory"):
+                    held = min(held, _asked(job, holder, counts))
+                used[holder, counts] += held
         return used
 
     def caps(
@@ -91,10 +92,7 @@ class SiteLimits:
             takes = {job.id: _take(job, holder, counts) for job in those}
             widest = sum(_widest(job, takes[job.id]) for job in those)
             if waits is not None or widest > left:
-                whose = " ".join(part for part in holder[1:] if part)
-                words = f"{holder[0]} {whose} allows {most:g} {UNITS.get(counts, '')} together"
-                if counts == "licenses":
-                    words = f"the cluster has {most:g} {whose} licences"
+                words = _words(holder, counts, most)
                 found.append(
                     Cap(
                         words=words,
@@ -158,36 +156,51 @@ class SiteLimits:
 
 def _asked(job: Job, holder: Holder, counts: Counts) -> float:
     """What it takes at its own request, on as few nodes as it asks for."""
-    take = _take(job, holder, counts)
-    nodes = max(1, job.requested_nodes)
-    return take.once + take.each + take.node * nodes + take.gpu * job.requested
-
-
-def _take(job: Job, holder: Holder, counts: Counts) -> Take:
-    """Its memory grows with its GPUs."""
     match counts:
         case "gpus":
-            return Take(gpu=1.0)
+            return job.requested
         case "nodes":
-            return Take(node=1.0)
+            return max(1, job.requested_nodes)
         case "jobs":
-            return Take(each=1.0)
+            return 1
         case "memory":
-            return Take(gpu=job.requested_memory / job.requested)
+            return job.requested_memory
         case "licenses":
-            return Take(once=float(dict(job.licenses)[holder[1]]))
+            return dict(job.licenses)[holder[1]]
 
 
 def _amount(job: Job, holder: Holder, counts: Counts) -> float:
+    """What it has; its memory grows with its GPUs."""
     if job.placement is None:
-        return 0.0
-    take, gpus, nodes = _take(job, holder, counts), job.placement.gpus, len(job.placement.gpus_on)
-    return take.once + take.each + take.node * nodes + take.gpu * gpus
+        return 0
+    match counts:
+        case "gpus":
+            return job.placement.gpus
+        case "nodes":
+            return len(job.placement.gpus_on)
+        case "memory":
+            return job.requested_memory * job.placement.gpus / job.requested
+        case _:
+            return _asked(job, holder, counts)
+
+
+def _take(job: Job, holder: Holder, counts: Counts) -> Take:
+    if counts == "memory":
+        return Take(gpu=job.requested_memory / job.requested)
+    return TAKES.get(counts) or Take(once=float(_asked(job, holder, counts)))
 
 
 def _held(jobs: Iterable[Job], holder: Holder, counts: Counts) -> dict[JobId, float]:
-    return {job.id: _amount(job, holder, counts) for job in jobs if job.placement is not None}
+    there = [job for job in jobs if job.placement is not None]
+    return {job.id: float(_amount(job, holder, counts)) for job in there}
 
 
 def _widest(job: Job, take: Take) -> float:
     return take.once + take.each + take.node * len(job.nodes) + take.gpu * job.sizes.most
+
+
+def _words(holder: Holder, counts: Counts, most: float) -> str:
+    whose = " ".join(part for part in holder[1:] if part)
+    if counts == "licenses":
+        return f"the cluster has {most:g} {whose} licences"
+    return f"{holder[0]} {whose} allows {most:g} {UNITS[counts]} together"

@@ -159,8 +159,10 @@ def before_placing(ask: Ask, usage: Usage, licenses: Mapping[str, int] = NO_LICE
             return f"{source.name}MaxWallDurationPerJobLimit"
     if why := _against(_BEFORE, ask, usage):
         return why
-    short = (usage.licenses[name] + n > licenses.get(name, 0) for name, n in ask.licenses)
-    return "Licenses" if any(short) else ""
+    for name, count in ask.licenses:
+        if usage.licenses[name] + count > licenses.get(name, 0):
+            return "Licenses"
+    return ""
 
 
 def after_placing(ask: Ask, usage: Usage) -> str:

@@ -7,7 +7,7 @@ partition, one finds no room; every `bf_interval` a cycle of the backfill schedu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
@@ -270,7 +270,8 @@ class _Pass:
         return Ask(sources, gpus, nodes, limit, memory, job.licenses)
 
     def _sized(self, one: _Waiting, placement: Placement) -> Ask:
-        return replace(one.ask, gpus=placement.gpus, nodes=len(placement.gpus_on))
+        ask, nodes = one.ask, len(placement.gpus_on)
+        return Ask(ask.sources, placement.gpus, nodes, ask.limit, ask.memory, ask.licenses)
 
     def _holds(self, job: Job, placement: Placement) -> Held:
         began = self._now if job.started is None else job.started

@@ -143,6 +143,12 @@ def test_without_slurmdbd_the_partitions_limits_are_known_and_the_rest_is_said()
     assert found.partitions["gpu"].most_nodes == 2
 
 
+def test_without_words_on_licences_all_other_limits_are_known() -> None:
+    found = read_limits(Printed(lambda words: "" if "licenses" in words else printed(words)))
+    assert (found.enforced, found.licenses, bool(found.qos)) == (True, {}, True)
+    assert found.faults[0].startswith("licences: ")
+
+
 def test_without_slurmctld_nothing_is_concluded() -> None:
     def answer(words: str) -> str:
         raise SlurmUnreachable(words, "no answer")
