@@ -1,8 +1,8 @@
 """What a job takes of each TRES at the size that it has, and at any other.
 
-Of memory Slurm's columns show an amount and not whether that is of each node or CPU, and the total
-of a job that waits is that of its submission, whatever size it was given since (24.11, 26.05). So what
-its user said counts, as job_submit.lua has kept it, and of one that runs what it holds.
+Of memory Slurm's columns (24.11, 26.05) show an amount and not whether it is of each node or CPU,
+and the total of a job that waits is that of its submission, whatever size it was given since. So
+what its user said counts, as job_submit.lua has kept it, and of one that runs what it holds.
 """
 
 from __future__ import annotations
