@@ -27,17 +27,31 @@ def taken(cap: Cap, job: Job, placement: Placement | None, nodes: Mapping[str, N
         on = {n: g for n, g in on.items() if n in nodes and nodes[n].gpu_type == cap.gpu_type}
         if not on:
             return 0.0
-    jobs = 1
-    if take.each and job.keeps is not None and job.goes_live(placement):
+    jobs, wide = 1, float(len(on))
+    if job.keeps is not None and job.goes_live(placement):
         # Slurm counts the jobs that hold GPUs for it as well, one a node.
         kept = dict(job.keeps.gpus_on)
-        jobs += sum(1 for name, gpus in on.items() if gpus > kept.get(name, 0))
-    return take.each * jobs + take.node * len(on) + take.gpu * sum(on.values())
+        more = {name: gpus - kept.get(name, 0) for name, gpus in on.items()}
+        jobs += sum(1 for gpus in more.values() if gpus > 0)
+        if take.spread:
+            wide = len(kept) + sum(more.values()) / min(kept.values())
+    return take.once + take.each * jobs + take.node * wide + take.gpu * sum(on.values())
 
 
 def of_shape(take: Take, shape: Shape) -> float:
     """What a job takes on this shape."""
-    return take.each + take.node * shape.nodes + take.gpu * shape.gpus
+    return take.once + take.each + take.node * shape.nodes + take.gpu * shape.gpus
+
+
+def most_taken(take: Take, job: Job) -> float:
+    """What it may take at most, live or not."""
+    widest = max((of_shape(take, shape) for shape in job.shapes), default=0.0)
+    if job.keeps is None:
+        return widest
+    least = min(job.keeps.gpus_on, key=lambda one: one[1])[1]
+    most = max((shape.gpus for shape in job.shapes), default=0)
+    beside = take.each * len(job.nodes) + take.node * most / least * take.spread
+    return widest + beside
 
 
 @dataclass(slots=True)
@@ -189,7 +203,7 @@ def _without(problem: Problem, job: Job, cap: Cap, take: Take, left: float) -> J
             return job
     sizes = job.sizes
     if job.uneven:
-        counts = tuple(n for n in sizes if take.each + take.node + take.gpu * n <= left + SLACK)
+        counts = tuple(n for n in sizes if of_shape(take, Shape(1, n)) <= left + SLACK)
         sizes = Sizes(counts) if counts else sizes
         if not counts and job.placement is None:
             return barred(job, cap.words)

@@ -190,11 +190,19 @@ def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> 
 
 def _lost_if_stopped(problem: Problem, job: Job) -> str:
     """Why a job that has no more than it asked for would not come back: what it gives back of a
-    limit is for one that waits for just that, and Slurm starts it at once."""
-    awaited = problem.awaited.get(job.id)
-    if awaited is None or job.keeps is not None or job.placement is None:
+    limit is for one that waits for just that, and Slurm starts it at once.
+
+    Of licences it has as many at any size.
+    """
+    if job.id not in problem.awaited or job.keeps is not None or job.placement is None:
         return ""
-    return awaited if job.placement.gpus <= job.requested else ""
+    as_asked = job.placement.gpus <= job.requested
+    lost = (
+        cap.awaited
+        for cap in problem.caps
+        if cap.awaited and (take := cap.takes.get(job.id)) and (as_asked or take.once)
+    )
+    return next(lost, "")
 
 
 def _against(move: Move, job: Job, problem: Problem, history: History, limits: Limits) -> str:

@@ -173,6 +173,8 @@ class Job:
     reservation: str = ""  # in which it is to run; empty: none
     nice: int = 0
     requested_nodes: int = 0  # nodes in its own request; 0: as few as hold its GPUs
+    requested_memory: float = 0.0  # MiB of all nodes in its own request (in a replay)
+    licenses: tuple[tuple[str, int], ...] = ()  # the same
     due: Seconds | None = None  # when it would have ended, were every elastic job rigid
     fixed: str = ""  # why it may not be moved now; empty: it may
     startable: bool = True  # False: pending for a reason of its own (dependency, user's hold)
@@ -255,9 +257,12 @@ relative to its speed alone."""
 class Take:
     """How much of what a cap bounds a job takes: a straight line in its nodes and its GPUs."""
 
+    once: float = 0.0  # whatever its size
     each: float = 0.0  # for every job that Slurm would count
     node: float = 0.0
     gpu: float = 0.0
+    spread: bool = False
+    """A job that holds GPUs for it live takes of `node` as much a GPU as its first node does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

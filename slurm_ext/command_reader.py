@@ -42,6 +42,7 @@ from ones.slurm_ext.snapshot import (
     Reservation,
     Snapshot,
 )
+from ones.slurm_ext.usage import size_in
 
 log = logging.getLogger(__name__)
 _Record = TypeVar("_Record")
@@ -76,6 +77,8 @@ _COLUMNS = (
     "tres-per-task",
     "cpus-per-tres",
     "mem-per-tres",
+    "MinMemory",
+    "Licenses",
     "tres-alloc",
     "Feature",
     "Dependency",
@@ -351,7 +354,10 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
         tres_per_node=clean["tres-per-node"],
         tres_per_task=clean["tres-per-task"],
         tres=clean["tres-alloc"],
-        per_gpu=",".join(filter(None, (clean["cpus-per-tres"], clean["mem-per-tres"]))),
+        cpus_per_gpu=clean["cpus-per-tres"],
+        memory=round(size_in(row["MinMemory"]) or 0),  # of what, no column says
+        memory_per_gpu=clean["mem-per-tres"],
+        licenses=clean["Licenses"],
         features=clean["Feature"],
         dependency=clean["Dependency"],
         required_nodes=clean["ReqNodes"],

@@ -10,6 +10,7 @@ from ones.policies.caps import barred
 from ones.policies.model import Job, JobId, Node, Placement, Shape
 from ones.policies.prospects import NEVER, Release
 from ones.policies.rigid import PlainJob
+from ones.slurm_ext.allowed import forbidden, too_long
 from ones.slurm_ext.holding import (
     NO_HOLDS,
     Holds,
@@ -20,7 +21,6 @@ from ones.slurm_ext.holding import (
     left_unfit,
 )
 from ones.slurm_ext.layout import gpu_type_wanted, gpus_wanted, layout_of
-from ones.slurm_ext.limited import forbidden, too_long
 from ones.slurm_ext.limits import NO_LIMITS, Partition, SiteLimits
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.partitioned import opened_to
@@ -28,6 +28,7 @@ from ones.slurm_ext.priority import Order
 from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
 from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
+from ones.slurm_ext.takes import asked_by
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.waits import about
 from ones.slurm_ext.whereabouts import Whereabouts, features_of
@@ -162,7 +163,7 @@ def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
 
 
 def waiting_plain_jobs(snapshot: Snapshot, jobs: Iterable[Job]) -> list[JobRecord]:
-    """Jobs beside these that wait for GPUs, or for a limit on how many are held."""
+    """Jobs beside these that wait for GPUs, or for a limit on what is held, also without GPUs."""
     ours = {int(job.id) for job in jobs}
     return [
         record
@@ -170,9 +171,13 @@ def waiting_plain_jobs(snapshot: Snapshot, jobs: Iterable[Job]) -> list[JobRecor
         if record.state == "PENDING"
         and record.id not in ours
         and not record.is_satellite
-        and (_waits_for_gpus(record) or (not record.held and about(record.reason) == "size"))
-        and gpus_wanted(record)
+        and ((_waits_for_gpus(record) and gpus_wanted(record)) or _waits_for_a_limit(record))
     ]
+
+
+def _waits_for_a_limit(record: JobRecord) -> bool:
+    reason = record.reason
+    return not record.held and (about(reason) == "size" or "license" in reason.lower())
 
 
 def plain_jobs(
@@ -317,11 +322,11 @@ def _within_limits(job: Job, record: JobRecord, where: Whereabouts, limits: Site
     if job.placement is None and (words := too_long(limits, record)):
         return barred(job, words)
     try:
-        layout = layout_of(record, Mark.read(record.admin_comment))
+        asked = asked_by(record, limits)
     except ValueError:
         return job
     now = job.placement.shape if job.placement else None
-    why = forbidden(limits, record, layout, job.shapes, where.kinds(job.nodes))
+    why = forbidden(limits, asked, job.shapes, where.kinds(job.nodes))
     if not why:
         return job
     against = next(iter(why.values()))

@@ -111,7 +111,11 @@ def _job_record(job: Json) -> JobRecord:
         tres_per_node=job["tres_per_node"],
         tres_per_task=job["tres_per_task"],
         tres=job.get("tres_alloc_str") or job.get("tres_req_str", ""),
-        per_gpu=",".join(filter(None, (job["cpus_per_tres"], job["memory_per_tres"]))),
+        cpus_per_gpu=job["cpus_per_tres"],
+        memory=number(job["memory_per_cpu"]) or number(job["memory_per_node"]),
+        memory_of=next((of for of in ("cpu", "node") if job[f"memory_per_{of}"]["set"]), ""),
+        memory_per_gpu=job["memory_per_tres"],
+        licenses=job["licenses"],
         features=job["features"],
         dependency=job["dependency"],
         required_nodes=job["required_nodes"],
@@ -201,6 +205,7 @@ def _reservation(reservation: Json) -> Reservation:
         accounts=_listed(reservation["accounts"]),
         groups=reservation["groups"],
         part=f"{number(reservation['core_count'])} cores" if cores else "",
+        licenses=reservation["licenses"],
     )
 
 

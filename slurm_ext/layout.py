@@ -82,7 +82,7 @@ def gpu_type_wanted(job: JobRecord) -> str:
 
 def cannot_share(job: JobRecord, mark: Mark) -> str:
     """Why a job can't ask for shards instead of its GPU; empty: it can."""
-    if job.per_gpu:
+    if job.cpus_per_gpu or job.memory_per_gpu:
         return "it asks for CPUs or memory per GPU"
     if gpu_type_wanted(job) not in ("", mark.gpu_type):
         return "its mark does not say which type of GPU it asks for"

@@ -1,29 +1,29 @@
-"""What the site's limits come to: which shapes one job may have, and caps on several together.
+"""What the site's limits come to for several jobs together.
 
 Slurm counts what running jobs hold, those outside our hands among them. What a job would take at
-another size is a straight line in its nodes and GPUs, because it keeps its form.
+another size is a straight line in its nodes and GPUs, because it keeps its form (`takes`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ones.policies.model import Cap, Job, JobId, Shape, Take
+from ones.policies.caps import most_taken
+from ones.policies.model import Cap, Job, JobId, Take
+from ones.slurm_ext.allowed import as_size, in_words, qualities
 from ones.slurm_ext.hostlists import expand
-from ones.slurm_ext.layout import PER_NODE, Layout, gpus_wanted, layout_of
-from ones.slurm_ext.limits import Amounts, Qos, SiteLimits
-from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.layout import gpus_wanted
+from ones.slurm_ext.limits import Amounts, SiteLimits
+from ones.slurm_ext.reserved import licenses_kept
 from ones.slurm_ext.snapshot import HOLDING, JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.takes import CPU, GPUS, JOBS, LICENSE, MEMORY, NODES, asked_by
+from ones.slurm_ext.tres import licenses_in, memory_in
 
-GPUS, NODES = "gres/gpu", "node"
-JOBS = "jobs"  # counted beside what Slurm calls TRES
-_UNITS = {"cpu": "CPUs", "node": "nodes", GPUS: "GPUs", JOBS: "running jobs"}
-_TIMED = {"cpu": "CPU", NODES: "node", GPUS: "GPU"}
-_OfAJob = tuple[str, Amounts, str, bool]
-"""Words, amounts, of a `job` or a `node`, and whether they are the least."""
+_TIMED = {CPU: "CPU", NODES: "node", GPUS: "GPU", MEMORY: "MiB"}
 Scope = tuple[str, ...]  # of whose jobs a sum is taken: a QOS, a user under it, an account ...
+Whose = tuple[str, str, str, str]  # user, account, QOS, partition: all that scopes go by
 Limit = tuple[Scope, str]  # and the TRES that it is on
 
 
@@ -35,125 +35,7 @@ class Rule:
     tres: str
     most: int
     words: str  # "QOS normal allows 4 GPUs a user"
-    whose: str  # "alice", or what else has what it is told to have
-
-
-def forbidden(
-    limits: SiteLimits,
-    record: JobRecord,
-    layout: Layout,
-    shapes: Iterable[Shape],
-    kinds: Iterable[str],
-) -> dict[Shape, str]:
-    """The shapes that a limit on one job forbids on each of these types of GPU; it in words."""
-    types = list(kinds)
-    if not types:
-        return {}
-    rules = [rule for rule in _of_a_job(limits, record) if rule[1]] if limits.enforced else []
-    spans = _spans(limits, record)
-    open_to_all = any(least <= 1 and most is None for _, least, most in spans)
-    if not rules and (open_to_all or not spans):
-        return {}  # as on most clusters, for nearly all jobs
-    takes = [_takes(record, layout, kind) for kind in types] if rules else []
-    found = {
-        shape: _no_partition(spans, shape) or _against(rules, takes, shape) for shape in shapes
-    }
-    return {shape: words for shape, words in found.items() if words}
-
-
-def _spans(limits: SiteLimits, record: JobRecord) -> list[tuple[str, int, int | None]]:
-    """Its partitions, with the fewest and most nodes that each gives a job; None: any number."""
-    flags = limits.qos[record.qos].flags if record.qos in limits.qos else frozenset[str]()
-    return [
-        (
-            one.name,
-            0 if "PartitionMinNodes" in flags else one.least_nodes,
-            None if "PartitionMaxNodes" in flags else one.most_nodes,
-        )
-        for name in record.partition.split(",")
-        if (one := limits.partitions.get(name)) is not None
-    ]
-
-
-def _no_partition(spans: Sequence[tuple[str, int, int | None]], shape: Shape) -> str:
-    """Why none of its partitions takes that many nodes; one of them is enough."""
-    for _, least, most in spans:
-        if least <= shape.nodes and (most is None or shape.nodes <= most):
-            return ""
-    if not spans:
-        return ""
-    name, least, most = spans[0]
-    if most is not None and shape.nodes > most:
-        return f"partition {name} allows {_some(most, NODES)} a job"
-    return f"partition {name} asks for at least {_some(least, NODES)} a job"
-
-
-def _against(rules: Sequence[_OfAJob], takes: Iterable[Mapping[str, Take]], shape: Shape) -> str:
-    """The limit that the shape meets on the last type of GPU; '' where it meets none on one."""
-    against = ""
-    for of in takes:
-        against = _met(rules, of, shape)
-        if not against:
-            return ""
-    return against
-
-
-def _met(rules: Sequence[_OfAJob], takes: Mapping[str, Take], shape: Shape) -> str:
-    each = Shape(1, shape.gpus_per_node)
-    for words, allowed, has, least in rules:
-        for tres, amount in allowed.items():
-            if tres not in takes:
-                continue
-            found = _at(takes[tres], each if has == "node" else shape)
-            if found < amount if least else found > amount:
-                return words.format(_some(amount, tres))
-    return ""
-
-
-def _of_a_job(limits: SiteLimits, record: JobRecord) -> Iterator[_OfAJob]:
-    """The limits on it alone; each TRES once."""
-    said: dict[str, set[str]] = {"job": set(), "node": set(), "least": set()}
-
-    def new(kind: str, amounts: Amounts) -> Amounts:
-        found = {tres: most for tres, most in amounts.items() if tres not in said[kind]}
-        said[kind] |= found.keys()
-        return found
-
-    for qos in _qos(limits, record):
-        yield f"QOS {qos.name} allows {{}} a job", new("job", qos.a_job), "job", False
-        yield f"QOS {qos.name} allows {{}} of one node", new("node", qos.a_node), "node", False
-        least = new("least", qos.least)
-        yield f"QOS {qos.name} asks for at least {{}} a job", least, "job", True
-    own = limits.association(record.account, record.user, record.partition)
-    if own is not None:
-        who = f"account {own.account} allows {own.user} {{}}"
-        yield f"{who} a job", new("job", own.a_job), "job", False
-        yield f"{who} of one node", new("node", own.a_node), "node", False
-
-
-def too_long(limits: SiteLimits, record: JobRecord) -> str:
-    """The limit on time that the job's own time limit exceeds, in words; empty: none."""
-    asks = record.time_limit
-    if asks is None:
-        return ""
-    flags = limits.qos[record.qos].flags if record.qos in limits.qos else frozenset[str]()
-    names = [name for name in record.partition.split(",") if name in limits.partitions]
-    walls = [limits.partitions[name].wall for name in names]
-    if walls and None not in walls and "PartitionTimeLimit" not in flags:
-        longest = max(wall for wall in walls if wall is not None)
-        if asks > longest:
-            return f"partition {names[0]} allows {_time(longest)}; it asks for {_time(asks)}"
-    if not limits.enforced:
-        return ""
-    for qos in _qos(limits, record):
-        if qos.wall is not None:
-            long = f"QOS {qos.name} allows {_time(qos.wall)}; it asks for {_time(asks)}"
-            return long if asks > qos.wall else ""
-    own = limits.association(record.account, record.user, record.partition)
-    if own is not None and own.wall is not None and asks > own.wall:
-        who = f"account {own.account} allows {own.user} {_time(own.wall)}"
-        return f"{who}; it asks for {_time(asks)}"
-    return ""
+    whose: str  # "alice has", or who else has what is used of it
 
 
 def stopped(
@@ -164,33 +46,43 @@ def stopped(
 
     Slurm says so itself only once it has found nodes for a job.
     """
-    known: dict[tuple[str, ...], tuple[Rule, ...]] = {}
+    known: dict[Whose, tuple[Rule, ...]] = {}
     beyond: Counter[Limit] | None = None
     found: dict[int, tuple[Limit, ...]] = {}
     for record in waiting:
-        key = (record.user, record.account, record.qos, record.partition)
+        key = _whose(record)
         if key not in known:
             known[key] = tuple(rules(used.limits, record))
-        if not known[key]:
+        theirs = known[key]
+        if record.licenses:
+            theirs = (*theirs, *license_rules(used, record))
+        if not theirs:
             continue
         if beyond is None:
             beyond = used.beyond_requests(jobs)
-        asks = {
-            JOBS: 1,
-            GPUS: gpus_wanted(record),
-            NODES: max(1, record.nodes_wanted[0]),
-            "cpu": record.cpus,
-        }
-        over = tuple(
-            (rule.scope, rule.tres)
-            for rule in known[key]
-            if rule.tres in asks
-            and used.of[rule.scope][rule.tres] - beyond[rule.scope, rule.tres] + asks[rule.tres]
-            > rule.most
-        )
+        over = []
+        for rule in theirs:
+            limit, asks = (rule.scope, rule.tres), _asks(used.limits, record, rule.tres)
+            if asks and used.total(*limit) - beyond[limit] + asks > rule.most:
+                over.append(limit)
         if over:
-            found[record.id] = over
+            found[record.id] = tuple(over)
     return found
+
+
+def _asks(limits: SiteLimits, record: JobRecord, tres: str) -> int:
+    """What a waiting plain job would have of a TRES; 0 where that is not known."""
+    if tres == GPUS:
+        return gpus_wanted(record)
+    if tres == JOBS:
+        return 1
+    if tres == NODES:
+        return max(1, record.nodes_wanted[0])
+    if tres == CPU:
+        return record.cpus
+    if tres == MEMORY:
+        return _waiting_memory(limits, record)
+    return _licenses(record).get(tres, 0)
 
 
 def caps(
@@ -202,7 +94,7 @@ def caps(
     Any other limit that they could not reach together is left out.
     """
     limits, snapshot = used.limits, used.snapshot
-    if not limits.enforced:
+    if not (limits.enforced or limits.licenses):
         return (), ()
     awaited = {limit: job for job, met in stopped.items() for limit in met}
     counted: dict[tuple[Scope, str], dict[JobId, tuple[Rule, Take, Job]]] = {}
@@ -210,14 +102,16 @@ def caps(
     strange: dict[str, None] = {}
     for job in jobs:
         record = snapshot.jobs[int(job.id)]
+        if not (limits.enforced or record.licenses):
+            continue
         try:
-            layout = layout_of(record, Mark.read(record.admin_comment))
+            asked = asked_by(record, limits)
         except ValueError:
             continue  # it is not moved
         for words in _not_known(limits, record):
             strange[words] = None
-        for rule in rules(limits, record):
-            take = take_of(rule.tres, record, layout)
+        for rule in (*rules(limits, record), *license_rules(used, record)):
+            take = asked.take(rule.tres)
             if take is not None:
                 counted.setdefault((rule.scope, rule.tres), {})[job.id] = (rule, take, job)
         for words in used_up(limits, record):
@@ -240,16 +134,13 @@ def _cap(
 ) -> Cap | None:
     rule = next(iter(takers.values()))[0]
     held = {id_: used.by_job(int(id_), tres) for id_ in takers}
-    total = used.of[scope][tres]
+    total = used.total(scope, tres)
     left = rule.most - (total - sum(held.values()))
-    most = 0.0
-    for _, take, job in takers.values():
-        widest = max((_at(take, shape) for shape in job.shapes), default=0.0)
-        most += widest if job.keeps is None else widest + take.each * len(job.nodes)
+    most = sum(most_taken(take, job) for _, take, job in takers.values())
     if most <= left and awaited is None:
         return None
-    has = f"{rule.whose} has {total}" if rule.whose else f"there are {total}"
-    words = f"{rule.words}; {has}"
+    amount = as_size(total) if tres == MEMORY else str(total)
+    words = f"{rule.words}; {rule.whose} {amount}"
     return Cap(
         words=words,
         left=float(left),
@@ -260,12 +151,10 @@ def _cap(
     )
 
 
-def _at(take: Take, shape: Shape) -> float:
-    return take.each + take.node * shape.nodes + take.gpu * shape.gpus
-
-
 def rules(limits: SiteLimits, record: JobRecord) -> Iterator[Rule]:
     """The limits on sums that count for the job; each TRES once a kind, but at every level."""
+    if not limits.enforced:
+        return
     said: set[tuple[str, str]] = set()
 
     def new(kind: str, amounts: Mapping[str, int | None]) -> Iterator[tuple[str, int]]:
@@ -275,35 +164,63 @@ def rules(limits: SiteLimits, record: JobRecord) -> Iterator[Rule]:
                 yield tres, most
 
     user, account = record.user, record.account
-    for qos in _qos(limits, record):
+    for qos in qualities(limits, record):
         name = f"QOS {qos.name}"
         for tres, most in new("all", {**qos.together, JOBS: qos.jobs}):
-            words = f"{name} allows {_some(most, tres)} in all"
-            yield Rule(("qos", qos.name), tres, most, words, "it")
+            words = f"{name} allows {in_words(most, tres)} in all"
+            yield Rule(("qos", qos.name), tres, most, words, "it has")
         for tres, most in new("user", {**qos.a_user, JOBS: qos.jobs_a_user}):
-            words = f"{name} allows {_some(most, tres)} a user"
-            yield Rule(("qos", qos.name, "user", user), tres, most, words, user)
+            words = f"{name} allows {in_words(most, tres)} a user"
+            yield Rule(("qos", qos.name, "user", user), tres, most, words, f"{user} has")
         for tres, most in new("account", {**qos.an_account, JOBS: qos.jobs_an_account}):
-            words = f"{name} allows {_some(most, tres)} an account"
-            yield Rule(("qos", qos.name, "account", account), tres, most, words, account)
+            words = f"{name} allows {in_words(most, tres)} an account"
+            yield Rule(("qos", qos.name, "account", account), tres, most, words, f"{account} has")
     own = limits.association(account, user, record.partition)
     if own is not None:
         if own.own_jobs is not None and ("user", JOBS) not in said:
-            words = f"account {account} allows {user} {_some(own.own_jobs, JOBS)}"
-            yield Rule(("own", *own.key), JOBS, own.own_jobs, words, user)
+            words = f"account {account} allows {user} {in_words(own.own_jobs, JOBS)}"
+            yield Rule(("own", *own.key), JOBS, own.own_jobs, words, f"{user} has")
         for tres, most in _levels(own.together, own.jobs, said):
-            words = f"account {account} allows {user} {_some(most, tres)}"
-            yield Rule(("own", *own.key), tres, most, words, user)
+            words = f"account {account} allows {user} {in_words(most, tres)}"
+            yield Rule(("own", *own.key), tres, most, words, f"{user} has")
     for above in limits.above(account):
         for tres, most in _levels(above.together, above.jobs, said):
-            words = f"account {above.account} allows {_some(most, tres)}"
-            yield Rule(("account", above.account), tres, most, words, "it")
+            words = f"account {above.account} allows {in_words(most, tres)}"
+            yield Rule(("account", above.account), tres, most, words, "it has")
+
+
+def license_rules(used: Used, record: JobRecord) -> Iterator[Rule]:
+    """What the cluster has of each licence that the job asks for: all, and what reservations keep
+    from it left out."""
+    for tres in _licenses(record):
+        name = tres.removeprefix(LICENSE)
+        total = used.limits.licenses.get(name)
+        if total is None:
+            continue
+        words = f"the cluster has {in_words(total, tres)}"
+        yield Rule((LICENSE, name), tres, total, words, "jobs have")
+        if kept := licenses_kept(record, name, used.snapshot):
+            left = max(0, total - kept)
+            words = f"{words}, {kept} of them reserved"
+            yield Rule((LICENSE, name, str(kept)), tres, left, words, "jobs have")
+
+
+def _whose(record: JobRecord) -> Whose:
+    return record.user, record.account, record.qos, record.partition
+
+
+def _licenses(record: JobRecord) -> dict[str, int]:
+    """What the job asks for, by TRES; none where it takes one or another of several."""
+    found = licenses_in(record.licenses) if record.licenses else None
+    return {f"{LICENSE}{name}": count for name, count in found.items()} if found else {}
 
 
 def used_up(limits: SiteLimits, record: JobRecord) -> Iterator[str]:
     """The limits on time (GrpTRESMins) of which nothing is left for the job, in words."""
+    if not limits.enforced:
+        return
     said: set[str] = set()
-    for qos in _qos(limits, record):
+    for qos in qualities(limits, record):
         minutes = {tres: most for tres, most in qos.minutes.items() if tres not in said}
         said |= minutes.keys()
         yield from _spent(minutes, limits.used.get(("qos", qos.name), {}), f"QOS {qos.name}")
@@ -328,12 +245,8 @@ def _levels(
             yield tres, most
 
 
-def _qos(limits: SiteLimits, record: JobRecord) -> Iterator[Qos]:
-    return limits.rules(record.qos, record.partition if "," not in record.partition else "")
-
-
 def _not_known(limits: SiteLimits, record: JobRecord) -> Iterator[str]:
-    if limits.unread:
+    if limits.unread or not limits.enforced:
         return
     if record.qos and record.qos not in limits.qos:
         yield f"QOS {record.qos[:60]} of job {record.id} is not there: planned without its limits"
@@ -342,29 +255,11 @@ def _not_known(limits: SiteLimits, record: JobRecord) -> Iterator[str]:
         yield f"no association of {who}: planned without its limits"
 
 
-def take_of(tres: str, record: JobRecord, layout: Layout) -> Take | None:
-    """How much of a TRES the job takes, by nodes and GPUs; None where that is not known."""
-    if tres == JOBS:
-        return Take(each=1.0)
-    if tres == "node":
-        return Take(node=1.0)
-    if tres == GPUS or tres.startswith(f"{GPUS}:"):
-        return Take(gpu=1.0)
-    if tres != "cpu":
-        return None
-    wants = gpus_wanted(record)
-    if record.per_gpu and wants:
-        return Take(gpu=record.cpus / wants)
-    if layout.gpus_per_task == PER_NODE:
-        return Take(node=float(record.cpus_per_task))
-    return Take(gpu=record.cpus_per_task / layout.gpus_per_task)
-
-
-def _takes(record: JobRecord, layout: Layout, kind: str) -> dict[str, Take]:
-    """Of each TRES of which that is known."""
-    each = ("cpu", NODES, GPUS, f"{GPUS}:{kind}")
-    takes = {tres: take_of(tres, record, layout) for tres in each}
-    return {tres: take for tres, take in takes.items() if take is not None}
+def _waiting_memory(limits: SiteLimits, record: JobRecord) -> int:
+    """MiB that a waiting job asks for; Slurm counts a default per GPU only once it has tried it."""
+    if record.memory == 0 and (one := limits.partitions.get(record.partition)) is not None:
+        return one.memory_per_gpu * gpus_wanted(record) or memory_in(record.tres)
+    return memory_in(record.tres)
 
 
 @dataclass(slots=True)
@@ -373,21 +268,34 @@ class Used:
 
     limits: SiteLimits
     snapshot: Snapshot
-    of: defaultdict[Scope, Counter[str]] = field(init=False)
+    _of: defaultdict[Scope, Counter[str]] = field(init=False)
+    _licenses: Counter[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.of = defaultdict(Counter)
-        if not self.limits.enforced:
+        self._of, self._licenses = defaultdict(Counter), Counter()
+        enforced = self.limits.enforced
+        if not (enforced or self.limits.licenses):
             return
+        together: dict[Whose, tuple[JobRecord, Counter[str]]] = {}
         for record in self.snapshot.jobs.values():
-            if record.state in HOLDING:
+            if record.state not in HOLDING:
+                continue
+            if record.licenses:
+                self._licenses.update(_licenses(record))
+            if enforced:
                 holds = held_of(record, self.snapshot.nodes)
-                for scope in self._scopes(record):
-                    self.of[scope].update(holds)
+                together.setdefault(_whose(record), (record, Counter()))[1].update(holds)
+        for record, holds in together.values():
+            for scope in self._scopes(record):
+                self._of[scope].update(holds)
+
+    def total(self, scope: Scope, tres: str) -> int:
+        """What running jobs of that scope hold of a TRES; of the cluster's licences all do."""
+        return self._licenses[tres] if scope[0] == LICENSE else self._of[scope][tres]
 
     def _scopes(self, record: JobRecord) -> Iterator[Scope]:
         limits = self.limits
-        for qos in dict.fromkeys(one.name for one in _qos(limits, record)):
+        for qos in dict.fromkeys(one.name for one in qualities(limits, record)):
             yield ("qos", qos)
             yield ("qos", qos, "user", record.user)
             yield ("qos", qos, "account", record.account)
@@ -398,12 +306,25 @@ class Used:
             yield ("account", above.account)
 
     def beyond_requests(self, jobs: Iterable[Job]) -> Counter[Limit]:
-        """The GPUs that these hold beyond what they asked for, by scope."""
+        """What the jobs hold beyond what they asked for, by scope."""
         found = Counter[Limit]()
+        together: dict[Whose, tuple[JobRecord, Counter[str]]] = {}
         for job in jobs:
-            if job.placement is not None and job.placement.gpus > job.requested:
-                for scope in self._scopes(self.snapshot.jobs[int(job.id)]):
-                    found[scope, GPUS] += job.placement.gpus - job.requested
+            if job.placement is None or job.placement.gpus <= job.requested:
+                continue
+            record = self.snapshot.jobs[int(job.id)]
+            try:
+                asked = asked_by(record, self.limits)
+            except ValueError:
+                continue  # it is not moved
+            gpus = job.placement.gpus - job.requested
+            nodes = max(0, len(job.placement.nodes) - (asked.mark.nodes or 1))
+            takes = ((tres, asked.take(tres)) for tres in (GPUS, NODES, CPU, MEMORY))
+            held = {t: round(take.gpu * gpus + take.node * nodes) for t, take in takes if take}
+            together.setdefault(_whose(record), (record, Counter()))[1].update(held)
+        for record, more in together.values():
+            for scope in self._scopes(record):
+                found.update({(scope, tres): amount for tres, amount in more.items()})
         return found
 
     def by_job(self, number: int, tres: str) -> float:
@@ -415,23 +336,13 @@ class Used:
 
 def held_of(record: JobRecord, nodes: Mapping[str, NodeRecord]) -> Counter[str]:
     """What Slurm counts of a running job; a GPU in shards is none."""
-    held = Counter({JOBS: 1, "cpu": record.cpus, "node": len(expand(record.nodes))})
+    held = Counter({JOBS: 1, CPU: record.cpus, NODES: len(expand(record.nodes))})
+    held[MEMORY] = memory_in(record.tres)
+    if record.licenses:
+        held.update(_licenses(record))
     for name, gpus in record.gpus_on.items():
         whole = gpus - len(record.shares.get(name, ()))
         held[GPUS] += whole
         if name in nodes and nodes[name].gpu_type:
             held[f"{GPUS}:{nodes[name].gpu_type}"] += whole
     return held
-
-
-def _some(amount: int, tres: str) -> str:
-    """So much of it, in words."""
-    if tres.startswith(f"{GPUS}:"):
-        return f"{amount} {tres.partition(':')[2]} GPUs"
-    unit = _UNITS.get(tres, tres)
-    return f"{amount} {unit.removesuffix('s') if amount == 1 else unit}"
-
-
-def _time(seconds: float) -> str:
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"

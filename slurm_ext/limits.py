@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-Amounts = Mapping[str, int]  # by Slurm's name: cpu, node, mem (MiB), gres/gpu, gres/gpu:v100
+Amounts = Mapping[str, int]  # by Slurm's name: cpu, mem (MiB), gres/gpu:v100, license/matlab
 Key = tuple[str, str, str]  # account, user, partition; empty where it is not of one
 Lists = tuple[frozenset[str], frozenset[str]]  # who alone may (empty: all), and who may not
 MOST_LEVELS = 64  # of accounts above one another
@@ -67,6 +67,9 @@ class Partition:
     qualities: Lists = (frozenset(), frozenset())
     least_nodes: int = 0
     most_nodes: int | None = None
+    most_memory: int | None = None  # MaxMemPerNode, MiB
+    memory_per_cpu: int = 0  # DefMemPerCPU, MiB; 0: there is none
+    memory_per_gpu: int = 0  # DefMemPerGPU
     wall: float | None = None
     qos: str = ""
 
@@ -79,6 +82,7 @@ class SiteLimits:
     qos: Mapping[str, Qos] = field(default_factory=dict)
     associations: Mapping[Key, Association] = field(default_factory=dict)
     partitions: Mapping[str, Partition] = field(default_factory=dict)
+    licenses: Mapping[str, int] = field(default_factory=dict)  # of the cluster, by name
     used: Mapping[tuple[str, str], Amounts] = field(default_factory=dict)
     """Of those with GrpTRESMins, `account` or `qos` and its name, what is used up."""
     faults: tuple[str, ...] = ()  # what of it made no sense, and is left out

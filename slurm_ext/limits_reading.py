@@ -1,4 +1,4 @@
-"""Reads the site's limits: four small calls, whatever the number of jobs.
+"""Reads the site's limits: a few small calls, whatever the number of jobs.
 
 What Slurm prints is text that operators wrote: a line or an amount that makes no sense is left
 out and named, and the rest counts.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import TypeGuard
 
-from ones.slurm_ext.command_reader import seconds_of
+from ones.slurm_ext.command_reader import entries, seconds_of
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.counts import count_in
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.limits import Amounts, Association, Key, Partition, Qos, SiteLimits
 from ones.slurm_ext.usage import size_in
 
@@ -30,8 +31,15 @@ _ASSOCIATION = (
     *("account", "user", "partition", "parentname", "grptres", "grptresmins", "grpjobs"),
     *("maxtresperjob", "maxtrespernode", "maxjobs", "maxwall"),
 )
-_CONFIG = re.compile(r"^(AccountingStorageEnforce|ClusterName)\s*=\s*(\S+)", re.MULTILINE)
-_USED = re.compile(r"\b(gres/gpu(?::[^=,()\s]{1,64})?|cpu|node)=[0-9N]{1,20}\(([0-9]{1,20})\)")
+_CONFIG = re.compile(
+    r"^(AccountingStorageEnforce|ClusterName|DefMemPerCPU|DefMemPerNode|MaxMemPerCPU|MaxMemPerNode"
+    r"|JobDefaults)\s*=\s*(\S+)",
+    re.MULTILINE,
+)
+_USED = re.compile(r"\b(gres/gpu(?::[^=,()\s]{1,64})?|cpu|mem|node)=[0-9N]{1,20}\(([0-9]{1,20})\)")
+_PER_GPU = re.compile(r"\bDefMemPerGPU=([0-9]{1,9})\b")
+_NONE = frozenset({None, "", "0", "UNLIMITED"})
+NO_CONFIG: Mapping[str, str] = {}
 _UNLIMITED = frozenset({"", "UNLIMITED", "INFINITE", "-1", "N"})
 
 
@@ -59,10 +67,11 @@ def read_limits(commands: Commands) -> SiteLimits:
     config = dict(_CONFIG.findall(commands.run("scontrol", "show", "config", timeout=timeout)))
     faults = Faults()
     shown = commands.run("scontrol", "show", "partition", "--oneliner", timeout=timeout)
-    partitions = partitions_in(shown, faults)
+    partitions = partitions_in(shown, faults, config)
+    licenses = _licenses(commands, faults, timeout=timeout)
     words = {word.strip() for word in config.get("AccountingStorageEnforce", "").split(",")}
     if not words & {"limits", "safe", "all"}:
-        return SiteLimits(partitions=partitions, faults=faults.words())
+        return SiteLimits(partitions=partitions, licenses=licenses, faults=faults.words())
     cluster = config.get("ClusterName", "")
     show = ("sacctmgr", "--noheader", "--parsable2", "show")
     try:
@@ -72,9 +81,12 @@ def read_limits(commands: Commands) -> SiteLimits:
             timeout=timeout,
         )  # fmt: skip
     except SlurmError as fault:
-        unread = str(fault)
         return SiteLimits(
-            enforced=True, partitions=partitions, faults=faults.words(), unread=unread
+            enforced=True,
+            partitions=partitions,
+            licenses=licenses,
+            faults=faults.words(),
+            unread=str(fault),
         )
     found_qos = qos_in(qos, faults)
     found = associations_in(associations, faults)
@@ -83,6 +95,7 @@ def read_limits(commands: Commands) -> SiteLimits:
         qos=found_qos,
         associations=found,
         partitions=partitions,
+        licenses=licenses,
         used=_used(commands, found_qos.values(), found.values(), timeout=timeout),
         faults=faults.words(),
     )
@@ -161,8 +174,10 @@ def _tell_circles(found: Mapping[Key, Association], faults: Faults) -> None:
         fine.update(way)
 
 
-def partitions_in(text: str, faults: Faults) -> dict[str, Partition]:
-    """By name, from `scontrol show partition --oneliner`."""
+def partitions_in(
+    text: str, faults: Faults, config: Mapping[str, str] = NO_CONFIG
+) -> dict[str, Partition]:
+    """By name, from `scontrol show partition --oneliner`; what one leaves out, `config` says."""
     found: dict[str, Partition] = {}
     for line in islice(text.splitlines(), MOST_ROWS):
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -179,10 +194,60 @@ def partitions_in(text: str, faults: Faults) -> dict[str, Partition]:
             qualities=(_named(words, "AllowQos"), _named(words, "DenyQos")),
             least_nodes=_count(words.get("MinNodes", ""), f"{where}: MinNodes", faults) or 0,
             most_nodes=_count(words.get("MaxNodes", ""), f"{where}: MaxNodes", faults),
+            most_memory=_memory("MaxMemPerNode", words, config, where, faults),
+            memory_per_cpu=_memory("DefMemPerCPU", words, config, where, faults) or 0,
+            memory_per_gpu=_per_gpu(words.get("JobDefaults", ""))
+            or _per_gpu(config.get("JobDefaults", "")),
             wall=_wall(words.get("MaxTime", ""), f"{where}: MaxTime", faults),
             qos="" if qos == "N/A" else qos,
         )
     return found
+
+
+def _memory(
+    key: str, words: Mapping[str, str], config: Mapping[str, str], where: str, faults: Faults
+) -> int | None:
+    """Of a node or CPU, MiB; None: without limit. Where a partition says it of the one, the whole
+    cluster's of the other does not count."""
+    other = key.replace("CPU", "Node") if key.endswith("CPU") else key.replace("Node", "CPU")
+    of = next((each for each in (words, config) if {each.get(key), each.get(other)} - _NONE), {})
+    return _count(of.get(key, ""), f"{where}: {key}", faults)
+
+
+def _per_gpu(defaults: str) -> int:
+    """DefMemPerGPU in `DefCpuPerGPU=2,DefMemPerGPU=700`, MiB; 0: there is none."""
+    match = _PER_GPU.search(defaults)
+    return int(match[1]) if match else 0
+
+
+def _licenses(commands: Commands, faults: Faults, *, timeout: float) -> dict[str, int]:
+    """How many of each there are for this cluster, and not for others elsewhere; none, which is
+    said, where Slurm answers in words that can't be read. Raises SlurmUnreachable."""
+    try:
+        shown = commands.run("scontrol", "show", "licenses", "--json", timeout=timeout)
+        return totals_in(entries(shown, "licenses", "scontrol show licenses"), faults)
+    except SlurmUnreachable:
+        raise
+    except SlurmError as fault:
+        faults.add(f"licences: {fault}")
+        return {}
+
+
+def totals_in(listed: Sequence[object], faults: Faults) -> dict[str, int]:
+    """By name, from `scontrol show licenses --json`."""
+    found: dict[str, int] = {}
+    for each in islice(listed, MOST_ROWS):
+        one = each if isinstance(each, Mapping) else {}
+        name, total, missing = (one.get(key) for key in ("LicenseName", "Total", "LastDeficit"))
+        if not (isinstance(name, str) and name and _is_count(total)):
+            faults.add(f"licence {str(name)[:60]}: its total is {str(total)[:40]}")
+        else:
+            found[name] = max(0, total - (missing if _is_count(missing) else 0))
+    return found
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and 0 <= value <= MOST
 
 
 def _named(words: Mapping[str, str], key: str) -> frozenset[str]:

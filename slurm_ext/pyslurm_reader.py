@@ -25,7 +25,7 @@ from ones.slurm_ext.job_json import (
     shards_per_gpu,
     shares_on_nodes,
 )
-from ones.slurm_ext.snapshot import ENDED, HOLDING, JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import ENDED, HOLDING, NOT_KNOWN, JobRecord, NodeRecord, Snapshot
 from ones.slurm_ext.tres import gpus_by_type
 
 WORKER = "ones.slurm_ext.pyslurm_worker"
@@ -258,8 +258,12 @@ def _job_record(fields: Mapping[str, Any]) -> JobRecord:
         tres_per_node=fields["tres_per_node"],
         tres_per_task=fields["tres_per_task"],
         tres=fields.get("tres", ""),
-        # A worker built before this field knows no better: its jobs don't share GPUs.
-        per_gpu=fields.get("per_gpu", "not known"),
+        # A worker built before these fields knows no better: its jobs don't share GPUs.
+        cpus_per_gpu=fields.get("cpus_per_gpu", NOT_KNOWN),
+        memory=fields.get("memory", 0),
+        memory_of=fields.get("memory_of", NOT_KNOWN),
+        memory_per_gpu=fields.get("memory_per_gpu", ""),
+        licenses=fields.get("licenses", ""),
         features=fields["features"],
         dependency=fields["dependency"],
         required_nodes=fields["required_nodes"],

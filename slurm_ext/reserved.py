@@ -15,6 +15,7 @@ from math import inf
 
 from ones.slurm_ext.hostlists import fold
 from ones.slurm_ext.snapshot import HOLDING, JobRecord, NodeRecord, Reservation, Snapshot
+from ones.slurm_ext.tres import licenses_in
 
 DELAY = 180.0  # seconds that a start may come later than it was planned
 
@@ -63,6 +64,16 @@ def end_of_reservation(job: JobRecord, snapshot: Snapshot) -> float | None:
         and "FLEX" not in own.flags
     ]
     return max(ends, default=None)
+
+
+def licenses_kept(job: JobRecord, name: str, snapshot: Snapshot) -> int:
+    """Licences that reservations keep from the job, were it started now: whole, for slurmctld
+    counts what their own jobs have of them once more."""
+    return sum(
+        (licenses_in(each.licenses) or {}).get(name, 0)
+        for each in snapshot.reservations.values()
+        if each.licenses and each.name not in _names(job) and _meets(job, each, snapshot.taken)
+    )
 
 
 def words(job: JobRecord, snapshot: Snapshot) -> list[str]:

@@ -21,6 +21,7 @@ ALIVE = HOLDING | {"PENDING"}  # those of a job that is not over
 BY_RESERVATION = frozenset({"MAINTENANCE", "RESERVED"})  # of a node in one that is active
 OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING"}) | BY_RESERVATION
 """States of a node on which nothing new is placed, but for jobs of its reservation."""
+NOT_KNOWN = "not known"  # what a reader that is older than this cannot tell
 UNTRIED = frozenset({"", "None", "BeginTime"})  # reasons of a job that Slurm has not yet tried
 
 
@@ -56,7 +57,11 @@ class JobRecord:
     tres_per_node: str = ""
     tres_per_task: str = ""
     tres: str = ""  # of all nodes, such as cpu=4,mem=2000M,node=1,gres/gpu=2: has, or asks for
-    per_gpu: str = ""  # CPUs and memory that it asks for per GPU
+    cpus_per_gpu: str = ""  # that it asks for, such as gres/gpu:2
+    memory: int = 0  # MiB that it asks for of each node or CPU; 0: all of each node, or a default
+    memory_of: str = ""  # `node` or `cpu`, where that is told; NOT_KNOWN
+    memory_per_gpu: str = ""  # MiB, such as gres/gpu:2048; gpu:2048 is its partition's default
+    licenses: str = ""  # such as matlab:2,ansys
     features: str = ""
     dependency: str = ""
     required_nodes: str = ""  # folded hostlist
@@ -129,6 +134,7 @@ class Reservation:
     accounts: frozenset[str] = frozenset()  # the same
     groups: str = ""
     part: str = ""  # what of each node it has, such as `4 cores`; empty: all
+    licenses: str = ""  # such as matlab:2
 
     def active(self, now: float) -> bool:
         return self.start <= now < self.end

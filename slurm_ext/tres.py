@@ -1,7 +1,8 @@
-"""GPUs in Slurm's resource strings: `gres/gpu:v100:4`, `gpu:v100:2(IDX:0-1)`, `gres/gpu=2`.
+"""Slurm's resource strings: GPUs as in `gres/gpu:v100:4`, `gpu:v100:2(IDX:0-1)`, `gres/gpu=2`.
 
-And shards, the parts of GPUs that jobs share: `gres/shard:v100:1` where they are asked for,
-`shard:1(1/2,0/2)` where they are held: of which GPU how many of how many.
+And memory as in `mem=2000M`, licences as in `matlab:2`, and shards, the parts of GPUs that jobs
+share: `gres/shard:v100:1` where they are asked for, `shard:1(1/2,0/2)` where they are held: of
+which GPU how many of how many.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ones.slurm_ext.usage import size_in
+
 REMEMBERED = 128  # characters of a resource string that is kept in memory
 _IN_PARENTHESES = re.compile(r"\([^()]*\)")  # without `(`, or the work would grow with its square
 _GPU = re.compile(r"(?:gres[/:])?gpu(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
 _SHARD = re.compile(r"(?:gres[/:])?shard(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
 _PART = r"(?:-|[0-9]{1,9})/[0-9]{1,9}"  # of one GPU so many of so many; "-": it is taken whole
+_MEMORY = re.compile(r"(?:^|,)mem=([^,]{1,32})")
+_LICENSE = re.compile(r"(?P<name>[^:=|()\s]{1,128})(?:[:=](?P<count>[0-9]{1,9}))?")
 _SHARDS_HELD = re.compile(rf"shard(?::[^:(,]{{1,64}}){{0,2}}\(({_PART}(?:,{_PART}){{0,255}})\)")
 
 
@@ -68,6 +73,24 @@ def _counted(text: str, pattern: re.Pattern[str]) -> dict[str, int]:
 def gpus_in(text: str) -> int:
     """GPUs of all types. Not for allocation totals, which name typed GPUs twice."""
     return sum(gpus_by_type(text).values())
+
+
+@lru_cache(maxsize=16384)
+def memory_in(tres: str) -> int:
+    """MiB in a list of TRES such as `cpu=4,mem=62.50G,node=2`; 0 where Slurm counts none there."""
+    match = _MEMORY.search(tres)
+    return round(size_in(match[1]) or 0) if match else 0
+
+
+def licenses_in(text: str) -> dict[str, int] | None:
+    """Licences by name in `matlab:2,ansys`; None where the job takes one or another of several."""
+    found: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        match = _LICENSE.fullmatch(part.strip())
+        if match is None:
+            return None
+        found[match["name"]] = found.get(match["name"], 0) + int(match["count"] or 1)
+    return found
 
 
 def replace_gpus(text: str, gpu: str) -> str:

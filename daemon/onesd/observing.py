@@ -118,7 +118,9 @@ class Observer:
         if order is not None:
             complete = tuple(ranked(job, snapshot.jobs[int(job.id)], order) for job in complete)
         used = Used(limits, snapshot)
-        waiting = waiting_plain_jobs(snapshot, complete) if limits.enforced else ()
+        waiting = (
+            waiting_plain_jobs(snapshot, complete) if limits.enforced or limits.licenses else ()
+        )
         met = stopped(used, waiting, complete)
         together, unknown = caps(used, complete, met)
         trouble = self._limits.trouble

@@ -31,12 +31,19 @@ class _Books:
     held: dict[JobId, Placement] = field(default_factory=dict)
     gpus: Counter[Holder] = field(default_factory=Counter)
     jobs: Counter[Holder] = field(default_factory=Counter)
+    memory: Counter[Holder] = field(default_factory=Counter)  # thousandths of a MiB
+    licenses: Counter[str] = field(default_factory=Counter)
 
     def change(self, job: SimulatedJob, to: Placement | None) -> None:
         before = self.held.pop(job.id, None)
+        begun = (to is not None) - (before is not None)
+        more = (to.gpus if to else 0) - (before.gpus if before else 0)
         for holder in self.holders(job):
-            self.gpus[holder] += (to.gpus if to else 0) - (before.gpus if before else 0)
-            self.jobs[holder] += (to is not None) - (before is not None)
+            self.gpus[holder] += more
+            self.jobs[holder] += begun
+            self.memory[holder] += round(1000 * job.trace.memory * more / job.trace.requested)
+        for name, count in job.trace.licenses:
+            self.licenses[name] += count * begun
         if to is not None:
             self.held[job.id] = to
 
@@ -70,6 +77,10 @@ class _Books:
                 not own and on & one.nodes and one.start <= now < one.end
             ):
                 yield f"reservation {one.name}"
+        there = dict(settings.licenses)
+        for name, _ in trace.licenses:
+            if self.licenses[name] > there.get(name, 0):
+                yield f"licences of {name}: {self.licenses[name]}, of {there.get(name, 0)}"
         qos = trace.qos or settings.default_qos
         for found in settings.qos:
             if found.name == qos:
@@ -80,6 +91,8 @@ class _Books:
                     {
                         "grp_gpus": self.gpus["qos", qos],
                         "grp_jobs": self.jobs["qos", qos],
+                        "grp_memory": self.memory["qos", qos] / 1000,
+                        "memory_per_user": self.memory[mine] / 1000,
                         "gpus_per_user": self.gpus[mine],
                         "jobs_per_user": self.jobs[mine],
                         "gpus_per_account": self.gpus["qos", qos, "account", trace.account],
@@ -94,15 +107,19 @@ class _Books:
             else:
                 counts = association.account in self.above(trace.account)
             if counts:
-                given = {"grp_gpus": self.gpus[whose], "grp_jobs": self.jobs[whose]}
-                given["gpus_per_job"] = to.gpus
+                given: dict[str, float] = {
+                    "grp_gpus": self.gpus[whose],
+                    "grp_jobs": self.jobs[whose],
+                    "grp_memory": self.memory[whose] / 1000,
+                    "gpus_per_job": to.gpus,
+                }
                 yield from self._over(f"account {' '.join(whose[1::2])}", association.bounds, given)
 
-    def _over(self, whose: str, bounds: Bounds, given: Mapping[str, int]) -> Iterator[str]:
+    def _over(self, whose: str, bounds: Bounds, given: Mapping[str, float]) -> Iterator[str]:
         for name, value in given.items():
             most = getattr(bounds, name)
             if most is not None and value > most:
-                yield f"{whose}: {name} is {most}, and it has {value}"
+                yield f"{whose}: {name} is {most:g}, and it has {value:g}"
 
 
 def broken_rules(run: Run, settings: SlurmSettings) -> list[Broken]:

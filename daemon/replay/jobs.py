@@ -76,6 +76,8 @@ class SimulatedJob:
             qos=trace.qos,
             reservation=trace.reservation,
             requested_nodes=trace.nodes,
+            requested_memory=trace.memory,
+            licenses=trace.licenses,
             uneven=True,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -12,10 +12,10 @@ from ones.policies.model import Cap, Job, JobId, Seconds, Take
 from ones.policies.slurm.limits import Holder, Rules, Source
 from ones.policies.slurm.settings import SlurmSettings
 
-Counts = Literal["gpus", "nodes", "jobs"]
+Counts = Literal["gpus", "nodes", "jobs", "memory", "licenses"]
 Limit = tuple[Holder, Counts]
 TAKES: dict[Counts, Take] = {"gpus": Take(gpu=1.0), "nodes": Take(node=1.0), "jobs": Take(each=1.0)}
-UNITS = {"gpus": "GPUs", "nodes": "nodes", "jobs": "running jobs"}
+UNITS = {"gpus": "GPUs", "nodes": "nodes", "jobs": "running jobs", "memory": "MiB of memory"}
 # Bounds on what several jobs have together: what they count, and over whose jobs.
 TOGETHER: tuple[tuple[str, Counts, Literal["group", "user", "account"]], ...] = (
     ("grp_gpus", "gpus", "group"),
@@ -23,6 +23,9 @@ TOGETHER: tuple[tuple[str, Counts, Literal["group", "user", "account"]], ...] = 
     ("grp_jobs", "jobs", "group"),
     ("gpus_per_user", "gpus", "user"),
     ("nodes_per_user", "nodes", "user"),
+    ("grp_memory", "memory", "group"),
+    ("memory_per_user", "memory", "user"),
+    ("memory_per_account", "memory", "account"),
     ("jobs_per_user", "jobs", "user"),
     ("gpus_per_account", "gpus", "account"),
     ("jobs_per_account", "jobs", "account"),
@@ -51,18 +54,20 @@ class SiteLimits:
             over = {
                 (holder, counts)
                 for holder, counts, most in self._of(job)
-                if used[holder, counts] + _asked(job, counts) > most
+                if used[holder, counts] + _asked(job, holder, counts) > most
             }
             if over:
                 found[job.id] = over
         return found
 
-    def _used(self, running: Iterable[Job]) -> Counter[Limit]:
-        used = Counter[Limit]()
+    def _used(self, running: Iterable[Job]) -> dict[Limit, float]:
+        used: dict[Limit, float] = defaultdict(float)
         for job in running:
             for holder, counts, _ in self._of(job):
-                held = _amount(job, counts)
-                used[holder, counts] += min(held, job.requested) if counts == "gpus" else held
+                held = _amount(job, holder, counts)
+                if counts in ("gpus", "memory"):
+                    held = min(held, _asked(job, holder, counts))
+                used[holder, counts] += held
         return used
 
     def caps(
@@ -84,15 +89,16 @@ class SiteLimits:
         for (holder, counts), (most, those) in takers.items():
             left = most - used[holder, counts]
             waits = awaited.get((holder, counts))
-            if waits is not None or sum(_widest(job, counts) for job in those) > left:
-                whose = " ".join(part for part in holder[1:] if part)
-                words = f"{holder[0]} {whose} allows {most:g} {UNITS[counts]} together"
+            takes = {job.id: _take(job, holder, counts) for job in those}
+            widest = sum(_widest(job, takes[job.id]) for job in those)
+            if waits is not None or widest > left:
+                words = _words(holder, counts, most)
                 found.append(
                     Cap(
                         words=words,
                         left=left,
-                        takes={job.id: TAKES[counts] for job in those},
-                        held=_held(those, counts),
+                        takes=takes,
+                        held=_held(those, holder, counts),
                         awaited=f"{words}; job {waits} waits for it" if waits is not None else "",
                     )
                 )
@@ -102,7 +108,12 @@ class SiteLimits:
         key = (job.account, job.user, job.qos, job.partition)
         if key not in self._bounds:
             self._bounds[key] = tuple(self._found(job))
-        return self._bounds[key]
+        found = self._bounds[key]
+        if not job.licenses:
+            return found
+        there = dict(self.settings.licenses)
+        licenses = ((name, float(there.get(name, 0))) for name, _ in job.licenses)
+        return (*found, *((("licence", name), "licenses", most) for name, most in licenses))
 
     def _found(self, job: Job) -> Iterator[tuple[Holder, Counts, float]]:
         """As Slurm has it: of the QOS the first with the limit, of accounts all up to the root."""
@@ -143,26 +154,53 @@ class SiteLimits:
         )
 
 
-def _asked(job: Job, counts: Counts) -> int:
+def _asked(job: Job, holder: Holder, counts: Counts) -> float:
     """What it takes at its own request, on as few nodes as it asks for."""
-    if counts == "jobs":
-        return 1
-    return job.requested if counts == "gpus" else max(1, job.requested_nodes)
+    match counts:
+        case "gpus":
+            return job.requested
+        case "nodes":
+            return max(1, job.requested_nodes)
+        case "jobs":
+            return 1
+        case "memory":
+            return job.requested_memory
+        case "licenses":
+            return dict(job.licenses)[holder[1]]
 
 
-def _amount(job: Job, counts: Counts) -> int:
+def _amount(job: Job, holder: Holder, counts: Counts) -> float:
+    """What it has; its memory grows with its GPUs."""
     if job.placement is None:
         return 0
-    if counts == "jobs":
-        return 1
-    return job.placement.gpus if counts == "gpus" else len(job.placement.gpus_on)
+    match counts:
+        case "gpus":
+            return job.placement.gpus
+        case "nodes":
+            return len(job.placement.gpus_on)
+        case "memory":
+            return job.requested_memory * job.placement.gpus / job.requested
+        case _:
+            return _asked(job, holder, counts)
 
 
-def _held(jobs: Iterable[Job], counts: Counts) -> dict[JobId, float]:
-    return {job.id: float(_amount(job, counts)) for job in jobs if job.placement is not None}
+def _take(job: Job, holder: Holder, counts: Counts) -> Take:
+    if counts == "memory":
+        return Take(gpu=job.requested_memory / job.requested)
+    return TAKES.get(counts) or Take(once=float(_asked(job, holder, counts)))
 
 
-def _widest(job: Job, counts: Counts) -> int:
-    if counts == "jobs":
-        return 1
-    return job.sizes.most if counts == "gpus" else len(job.nodes)
+def _held(jobs: Iterable[Job], holder: Holder, counts: Counts) -> dict[JobId, float]:
+    there = [job for job in jobs if job.placement is not None]
+    return {job.id: float(_amount(job, holder, counts)) for job in there}
+
+
+def _widest(job: Job, take: Take) -> float:
+    return take.once + take.each + take.node * len(job.nodes) + take.gpu * job.sizes.most
+
+
+def _words(holder: Holder, counts: Counts, most: float) -> str:
+    whose = " ".join(part for part in holder[1:] if part)
+    if counts == "licenses":
+        return f"the cluster has {most:g} {whose} licences"
+    return f"{holder[0]} {whose} allows {most:g} {UNITS[counts]} together"

@@ -5,6 +5,7 @@
     [[qos]]             name, priority, usage_factor, and limits
     [[associations]]    account, user, parent, shares, and limits
     [[reservations]]    name, nodes, start, end
+    [licenses]          how many there are of each, by name
 
 Limits are grp_gpus, gpus_per_user and the other fields of `Bounds`. Times are seconds.
 """
@@ -50,16 +51,27 @@ def read(path: Path) -> SlurmSettings:
     own = loaded.get("slurm", {})
     if not isinstance(own, dict):
         raise TraceError(path, "is no table", column="slurm")
-    known = {field.name for field in fields(SlurmSettings)} - {*_TABLES}
+    known = {field.name for field in fields(SlurmSettings)} - {*_TABLES, "licenses"}
     given: dict[str, Any] = {
         key: _value(path, "slurm", key, value, known) for key, value in own.items()
     }
     for name, kind in _TABLES.items():
         given[name] = tuple(_each(path, name, kind, loaded.get(name, [])))
+    given["licenses"] = _licenses(path, loaded.get("licenses", {}))
     try:
         return SlurmSettings(**given)
     except ValueError as fault:
         raise TraceError(path, str(fault), column="slurm") from None
+
+
+def _licenses(path: Path, counts: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(counts, dict):
+        raise TraceError(path, "is no table", column="licenses")
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool):
+            wrong = f"{quoted(str(count))} is not a number"
+            raise TraceError(path, wrong, column=f"licenses.{quoted(name)}")
+    return (*counts.items(),)
 
 
 def nodes_of(settings: SlurmSettings) -> dict[str, frozenset[str]]:

@@ -24,11 +24,12 @@ from ones.policies.model import Seconds
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.satellites import Tie
-from ones.slurm_ext.tres import gpus_by_type
+from ones.slurm_ext.tres import gpus_by_type, memory_in
 
 UNKNOWN = ("", "Unknown", "None", "N/A", "0", "INVALID")
 LONGEST_RUN: Seconds = 1000 * 86400.0  # of a job
 LONGEST_SPAN: Seconds = 3650 * 86400.0  # from the first submission to the last
+_LICENSE = re.compile(r"\blicense/([^=,]{1,128})=([0-9]{1,9})\b")
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 
 
@@ -41,6 +42,8 @@ class _Terms:
     reservation: str = ""
     time_limit: Seconds | None = None
     nodes: int = 0
+    memory: float = 0.0  # MiB of all nodes
+    licenses: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +89,8 @@ class _Record:
             qos=self.terms.qos,
             reservation=self.terms.reservation,
             nodes=self.terms.nodes if self.mark is None and self.terms.nodes <= gpus else 0,
+            memory=self.terms.memory * gpus / (self.runs[0][0] or gpus),
+            licenses=self.terms.licenses,
         )
 
 
@@ -183,6 +188,8 @@ def _terms(row: Row) -> _Terms:
         # Otherwise it is UNLIMITED or Partition_Limit.
         time_limit=60 * row.number("TimelimitRaw") if limit.isdecimal() and int(limit) else None,
         nodes=row.count("NNodes") if nodes.isdecimal() else 0,
+        memory=memory_in(row.cells["AllocTRES"]),
+        licenses=tuple((name, int(n)) for name, n in _LICENSE.findall(row.cells["AllocTRES"])),
     )
 
 
@@ -274,9 +281,7 @@ def _from_json(path: Path, text: str) -> Iterator[tuple[str, _Record]]:
                 mark=Mark.parse(said) if isinstance(said, str) else None,
                 base=_base(said) if isinstance(said, str) else "",
                 submitted=submitted,
-                runs=[
-                    (_allocated(path, where, job), ended - started if started and ended else 0.0)
-                ],
+                runs=[(_gpus_in(path, where, job), ended - started if started and ended else 0.0)],
                 terms=_json_terms(path, where, job, times),
             ),
         )
@@ -294,23 +299,31 @@ def _json_terms(path: Path, where: str, job: dict[str, Any], times: dict[str, An
         reservation=str(said.get("name") or "") if isinstance(said, dict) else "",
         time_limit=60 * minutes or None,
         nodes=int(_number(path, f"{where}.allocation_nodes", job.get("allocation_nodes"))),
+        memory=_allocated(path, where, job, "mem").get("", 0),
+        licenses=(*_allocated(path, where, job, "license").items(),),
     )
 
 
-def _allocated(path: Path, where: str, job: dict[str, Any]) -> int:
+def _gpus_in(path: Path, where: str, job: dict[str, Any]) -> int:
     """GPUs in the list of resources that it held."""
+    found = _allocated(path, where, job, "gres")
+    typed = (count for name, count in found.items() if name.startswith("gpu:"))
+    return found.get("gpu") or sum(typed)
+
+
+def _allocated(path: Path, where: str, job: dict[str, Any], kind: str) -> dict[str, int]:
+    """What it held of one type of resources, by name."""
     tres = job.get("tres")
     listed = tres.get("allocated") if isinstance(tres, dict) else None
     if not isinstance(listed, list):
         raise TraceError(path, f"{where} has no list of resources", column="tres.allocated")
-    totals: dict[str, int] = {}
-    for entry in listed:
-        if isinstance(entry, dict) and entry.get("type") == "gres":
-            name = str(entry.get("name", ""))
-            if name == "gpu" or name.startswith("gpu:"):
-                count = _number(path, f"{where}.tres.allocated", entry.get("count"))
-                totals[name.removeprefix("gpu")] = int(count)
-    return totals.get("") or sum(totals.values())
+    return {
+        str(entry.get("name") or ""): int(
+            _number(path, f"{where}.tres.allocated", entry.get("count"))
+        )
+        for entry in listed
+        if isinstance(entry, dict) and entry.get("type") == kind
+    }
 
 
 def _number(path: Path, where: str, value: Any) -> float:

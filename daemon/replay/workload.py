@@ -99,6 +99,8 @@ class TraceJob:
     qos: str = ""  # empty: the default one
     reservation: str = ""
     nodes: int = 0  # in its request; 0: as few as hold its GPUs
+    memory: float = 0.0  # MiB of all nodes, in its request
+    licenses: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

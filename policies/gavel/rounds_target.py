@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ones.policies.caps import taken
+from ones.policies.caps import of_shape, taken
 from ones.policies.forecast import own_batch, seconds_left
 from ones.policies.gavel.classes import Shares
 from ones.policies.gavel.policies import GavelPolicy, within_makespan
@@ -17,7 +17,7 @@ from ones.policies.gavel.program import Caps, Unsolved
 from ones.policies.gavel.program import Pairs as Rows
 from ones.policies.gavel.rounds_market import Claimant, Market, Speeds
 from ones.policies.gavel.rounds_settings import RoundSettings
-from ones.policies.model import Cap, Floats, JobId, Outlook, Pairs, Seconds
+from ones.policies.model import Cap, Floats, JobId, Outlook, Pairs, Seconds, Shape
 from ones.policies.model import Problem as Ground
 from ones.policies.sharing import pair_of
 
@@ -57,10 +57,12 @@ class Among:
             row = np.zeros(problem.throughput.shape)
             for at, one in enumerate(claimants):
                 take = cap.takes.get(one.job.id)
-                for column, name in enumerate(problem.columns) if take else ():
-                    kind = name.partition(",")[0]
-                    if take is not None and cap.gpu_type in ("", kind):
-                        row[at, column] = take.each + take.node + take.gpu * one.size
+                if take is None:
+                    continue
+                amount = of_shape(take, Shape(1, one.size))
+                for column, name in enumerate(problem.columns):
+                    if cap.gpu_type in ("", name.partition(",")[0]):
+                        row[at, column] = amount
             room = self._left(cap, claimants)
             if row.max(axis=1, initial=0.0).sum() > room:
                 takes.append(row)

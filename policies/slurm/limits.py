@@ -6,6 +6,7 @@ found some: a job that has no room is in the way of others even where its limits
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,6 +16,7 @@ from ones.policies.slurm.settings import ROOT, Bounds, SlurmSettings
 
 Holder = tuple[str, ...]  # of whom something is counted: ("qos", name) or ("account", name, user)
 NOBODY: Holder = ()
+NO_LICENSES: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -24,6 +26,7 @@ class InUse:
     jobs: int = 0
     gpus: int = 0
     nodes: int = 0
+    memory: float = 0.0  # MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,18 @@ class Ask:
     gpus: int
     nodes: int
     limit: Seconds
+    memory: float = 0.0  # MiB
+    licenses: tuple[tuple[str, int], ...] = ()
     jobs: int = 1
 
 
 @dataclass(slots=True)
 class Usage:
-    """Everybody's running jobs, and the GPU seconds that each holder has used lately."""
+    """Everybody's running jobs, the GPU seconds that each holder has used lately, and licences."""
 
     spent: Mapping[Holder, float] = field(default_factory=dict)
     of: dict[Holder, InUse] = field(default_factory=dict)
+    licenses: Counter[str] = field(default_factory=Counter)
 
     def add(self, ask: Ask) -> None:
         """Count a job that runs."""
@@ -62,6 +68,9 @@ class Usage:
             found.jobs += 1
             found.gpus += ask.gpus
             found.nodes += ask.nodes
+            found.memory += ask.memory
+        if ask.licenses:
+            self.licenses.update(dict(ask.licenses))
 
     def by(self, holder: Holder) -> InUse:
         return self.of.get(holder, InUse())
@@ -117,7 +126,7 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class _Check:
     bound: str  # of Bounds
-    counts: Literal["jobs", "gpus", "nodes"]
+    counts: Literal["jobs", "gpus", "nodes", "memory"]
     scope: Literal["group", "user", "account", "job"]
     word: str  # in Slurm's reason, behind QOS
     of_association: str = ""  # the same behind Assoc, where it is another
@@ -131,20 +140,29 @@ _BEFORE = (
 _AFTER = (
     _Check("grp_gpus", "gpus", "group", "GrpGRES"),
     _Check("grp_nodes", "nodes", "group", "GrpNodeLimit"),
+    _Check("grp_memory", "memory", "group", "GrpMemLimit"),
     _Check("gpus_per_job", "gpus", "job", "MaxGRESPerJob"),
     _Check("nodes_per_job", "nodes", "job", "MaxNodePerJobLimit"),
+    _Check("memory_per_job", "memory", "job", "MaxMemoryPerJob", "MaxMemPerJob"),
     _Check("gpus_per_user", "gpus", "user", "MaxGRESPerUser"),
     _Check("nodes_per_user", "nodes", "user", "MaxNodePerUserLimit"),
+    _Check("memory_per_user", "memory", "user", "MaxMemoryPerUser"),
     _Check("gpus_per_account", "gpus", "account", "MaxGRESPerAccount"),
+    _Check("memory_per_account", "memory", "account", "MaxMemoryPerAccount"),
 )
 
 
-def before_placing(ask: Ask, usage: Usage) -> str:
+def before_placing(ask: Ask, usage: Usage, licenses: Mapping[str, int] = NO_LICENSES) -> str:
     """Slurm's reason why the job waits whatever is free; '' where it need not."""
     for source, most in _in_force(ask.sources, "wall"):
         if ask.limit > most:
             return f"{source.name}MaxWallDurationPerJobLimit"
-    return _against(_BEFORE, ask, usage)
+    if why := _against(_BEFORE, ask, usage):
+        return why
+    for name, count in ask.licenses:
+        if usage.licenses[name] + count > licenses.get(name, 0):
+            return "Licenses"
+    return ""
 
 
 def after_placing(ask: Ask, usage: Usage) -> str:

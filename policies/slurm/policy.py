@@ -117,6 +117,10 @@ class Slurm:
         return {one.name: one for one in self.settings.reservations}
 
     @cached_property
+    def licenses(self) -> Mapping[str, int]:
+        return dict(self.settings.licenses)
+
+    @cached_property
     def rules(self) -> Rules:
         return Rules.of(self.settings)
 
@@ -177,7 +181,7 @@ class _Pass:
         for one in self._left:
             if tested >= self._policy.settings.bf_max_job_test:
                 return
-            if before_placing(one.ask, self._usage):
+            if before_placing(one.ask, self._usage, self._policy.licenses):
                 continue
             tested += 1
             start = cycle.next_start(one.form)
@@ -219,7 +223,7 @@ class _Pass:
             return PRIORITY, False
         if form.reservation is not None and form.reservation.start > self._now:
             return "Reservation", False
-        if why := before_placing(one.ask, self._usage):
+        if why := before_placing(one.ask, self._usage, self._policy.licenses):
             return why, False
         if (form.nodes & open_nodes).bit_count() < one.ask.nodes:
             return HIGHER_PARTITIONS, False
@@ -262,10 +266,12 @@ class _Pass:
     def _ask(self, job: Job, gpus: int, nodes: int) -> Ask:
         partition = self._policy.partition(job)
         sources = self._policy.rules.sources(job, partition.qos)
-        return Ask(sources, gpus, nodes, self._policy.limit(job))
+        limit, memory = self._policy.limit(job), job.requested_memory * gpus / job.requested
+        return Ask(sources, gpus, nodes, limit, memory, job.licenses)
 
     def _sized(self, one: _Waiting, placement: Placement) -> Ask:
-        return Ask(one.ask.sources, placement.gpus, len(placement.gpus_on), one.form.limit)
+        ask, nodes = one.ask, len(placement.gpus_on)
+        return Ask(ask.sources, placement.gpus, nodes, ask.limit, ask.memory, ask.licenses)
 
     def _holds(self, job: Job, placement: Placement) -> Held:
         began = self._now if job.started is None else job.started

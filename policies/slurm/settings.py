@@ -1,6 +1,6 @@
 """What a site has set of Slurm's scheduling, in the words of slurm.conf and sacctmgr.
 
-Of trackable resources there are GPUs and nodes; usage is billed by the GPU.
+Of trackable resources there are GPUs, nodes, memory and licences; usage is billed by the GPU.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ class Bounds:
 
     grp_gpus: int | None = None  # GrpTRES=gres/gpu
     grp_nodes: int | None = None  # GrpTRES=node
+    grp_memory: float | None = None  # GrpTRES=mem, MiB
     grp_jobs: int | None = None  # GrpJobs
     grp_gpu_minutes: float | None = None  # GrpTRESMins=gres/gpu; decays as usage does
     gpus_per_user: int | None = None  # MaxTRESPerUser=gres/gpu, of a QOS
     nodes_per_user: int | None = None  # MaxTRESPerUser=node, of a QOS
+    memory_per_user: float | None = None  # MaxTRESPerUser=mem, of a QOS
     jobs_per_user: int | None = None  # MaxJobsPerUser of a QOS, MaxJobs of an association
     gpus_per_account: int | None = None  # MaxTRESPerAccount=gres/gpu, of a QOS
+    memory_per_account: float | None = None  # MaxTRESPerAccount=mem, of a QOS
     jobs_per_account: int | None = None  # MaxJobsPerAccount, of a QOS
     gpus_per_job: int | None = None  # MaxTRESPerJob=gres/gpu
     nodes_per_job: int | None = None  # MaxTRESPerJob=node
+    memory_per_job: float | None = None  # MaxTRESPerJob=mem
     least_gpus: int | None = None  # MinTRESPerJob=gres/gpu, of a QOS
     wall: Seconds | None = None  # MaxWallDurationPerJob
 
@@ -129,6 +133,7 @@ class SlurmSettings:
     associations: tuple[Association, ...] = ()
     """Users and accounts that are not listed have one share each, accounts below the root."""
     reservations: tuple[Reservation, ...] = ()
+    licenses: tuple[tuple[str, int], ...] = ()  # Licenses: how many of each, by name
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -140,6 +145,9 @@ class SlurmSettings:
         for name in ("max_age", "calc_period", "bf_interval", "bf_resolution", "default_time"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"its setting {name} must be above 0")
+        for name, count in self.licenses:
+            if count < 0:
+                raise ValueError(f"the licences of {name} are {count}, below 0")
         if self.bf_max_job_test < 0:
             raise ValueError("its setting bf_max_job_test must not be below 0")
         _once("partition", [one.name for one in self.partitions])

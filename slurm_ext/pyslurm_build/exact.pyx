@@ -6,7 +6,7 @@ PySlurm's own attributes lose some: `Job.state` hides the state under a flag suc
 PySlurm, because only there can the structs of its objects be reached.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport FILE, fclose
 from libc.stdlib cimport free
 
@@ -38,6 +38,7 @@ cdef extern from "slurm/slurm.h":
     #endif
     """
     const int SLURM_VERSION_NUMBER
+    const uint64_t MEM_PER_CPU
     const int ONES_LIBRARY
     const int ONES_JOB_EXPEDITING
     ctypedef struct sent_topology "topo_info_response_msg_t":
@@ -91,6 +92,15 @@ cdef small(uint32_t value):
     return number(value, slurm.NO_VAL16, slurm.INFINITE16)
 
 
+cdef memory(uint64_t value):
+    """MiB, and of what: a flag in the number says so."""
+    if value in (slurm.NO_VAL64, slurm.INFINITE64):
+        return 0, ""
+    if value & MEM_PER_CPU:
+        return value & ~MEM_PER_CPU, "cpu"
+    return value, "node"
+
+
 # The interface number (API_CURRENT) of that release's libslurm.
 LIBRARY = ONES_LIBRARY
 
@@ -118,6 +128,7 @@ def controller():
 def job_fields(Job job):
     """The fields of a job; None where Slurm sent that there is no value, -1 for no limit."""
     cdef slurm.slurm_job_info_t *info = job.ptr
+    amount, of = memory(info.pn_min_memory)
     return {
         "id": info.job_id,
         "array_job": info.array_job_id,
@@ -152,7 +163,11 @@ def job_fields(Job job):
         "tres_per_node": text(info.tres_per_node),
         "tres_per_task": text(info.tres_per_task),
         "tres": text(info.tres_alloc_str) or text(info.tres_req_str),
-        "per_gpu": ",".join(filter(None, (text(info.cpus_per_tres), text(info.mem_per_tres)))),
+        "cpus_per_gpu": text(info.cpus_per_tres),
+        "memory": amount,
+        "memory_of": of,
+        "memory_per_gpu": text(info.mem_per_tres),
+        "licenses": text(info.licenses),
         "features": text(info.features),
         "dependency": text(info.dependency),
         "required_nodes": text(info.req_nodes),

@@ -4,52 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil
 
-from ones.slurm_ext.simulated.job import Wants
+from ones.slurm_ext.simulated.job import Need, Wants, need_of
 from ones.slurm_ext.simulated.node import Count, Room
-from ones.slurm_ext.tres import gpus_by_type, shards_in
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A job's request as numbers."""
-
-    gpu_type: str
-    gpus: int  # of all nodes together; 0: not said so
-    per_node: int  # GPUs of each node; 0: not said so
-    per_task: int  # GPUs of each task; 0: not said so
-    shards: int  # of each node
-    tasks: int  # 0: one a node
-
-    @property
-    def least_gpus(self) -> int:
-        """GPUs that it will hold on its fewest nodes, but for those it asks for by node."""
-        return self.gpus or self.per_task * self.tasks
-
-
-@lru_cache(maxsize=4096)
-def need_of(wants: Wants) -> Need:
-    """Several types of GPU are taken for one that no node has."""
-    by_job = gpus_by_type(wants.tres_per_job)
-    by_node = gpus_by_type(wants.tres_per_node)
-    by_task = gpus_by_type(wants.tres_per_task)
-    types = {kind for found in (by_job, by_node, by_task) for kind in found if kind}
-    return Need(
-        gpu_type="+".join(sorted(types)),
-        gpus=sum(by_job.values()),
-        per_node=sum(by_node.values()),
-        per_task=sum(by_task.values()),
-        shards=shards_in(wants.tres_per_node),
-        tasks=wants.tasks or wants.tasks_per_node * wants.nodes[0],
-    )
-
-
-def gpus_asked(wants: Wants) -> int:
-    """GPUs that limits count for the job; one in shards is none."""
-    need = need_of(wants)
-    return need.least_gpus or need.per_node * wants.nodes[0]
 
 
 def fit(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.snapshot import JobRecord
+from ones.slurm_ext.tres import gpus_by_type, shards_in
 
 Holder = Literal["", "submission", "user", "administrator", "ones", "slurm"]
 """Who keeps a job from starting; `submission` is job_submit.lua, for onesd."""
@@ -38,6 +39,62 @@ class Wants:
     required: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     licenses: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A job's request as numbers."""
+
+    gpu_type: str
+    gpus: int  # of all nodes together; 0: not said so
+    per_node: int  # GPUs of each node; 0: not said so
+    per_task: int  # GPUs of each task; 0: not said so
+    shards: int  # of each node
+    tasks: int  # 0: one a node
+
+    @property
+    def least_gpus(self) -> int:
+        """GPUs that it will hold on its fewest nodes, but for those it asks for by node."""
+        return self.gpus or self.per_task * self.tasks
+
+
+@lru_cache(maxsize=4096)
+def need_of(wants: Wants) -> Need:
+    """Several types of GPU are taken for one that no node has."""
+    by_job = gpus_by_type(wants.tres_per_job)
+    by_node = gpus_by_type(wants.tres_per_node)
+    by_task = gpus_by_type(wants.tres_per_task)
+    types = {kind for found in (by_job, by_node, by_task) for kind in found if kind}
+    return Need(
+        gpu_type="+".join(sorted(types)),
+        gpus=sum(by_job.values()),
+        per_node=sum(by_node.values()),
+        per_task=sum(by_task.values()),
+        shards=shards_in(wants.tres_per_node),
+        tasks=wants.tasks or wants.tasks_per_node * wants.nodes[0],
+    )
+
+
+def gpus_asked(wants: Wants) -> int:
+    """GPUs that limits count for the job; one in shards is none."""
+    need = need_of(wants)
+    return need.least_gpus or need.per_node * wants.nodes[0]
+
+
+def cpus_asked(wants: Wants) -> int:
+    """CPUs on its fewest nodes."""
+    nodes, need = max(wants.nodes[0], 1), need_of(wants)
+    tasks = max(need.tasks, nodes)
+    by_gpu = gpus_asked(wants) * wants.cpus_per_gpu
+    return max(tasks * wants.cpus_per_task, nodes * wants.cpus_per_node, by_gpu)
+
+
+def memory_asked(wants: Wants, *, memory_per_cpu: int) -> int:
+    """MiB that limits count for the job, on its fewest nodes."""
+    if wants.memory is not None:
+        return max(wants.nodes[0], 1) * wants.memory
+    by_gpu = gpus_asked(wants) * wants.memory_per_gpu
+    return by_gpu or cpus_asked(wants) * memory_per_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +129,7 @@ class Job:
     submitted: float
     first_submitted: float
     eligible: float
+    memory_per_cpu: int = 0  # where it asks for none, MiB
     time_limit: float | None = None
     dependency: str = ""
     reservation: str = ""
@@ -164,7 +222,12 @@ class Job:
             tres_per_job=wants.tres_per_job,
             tres_per_node=wants.tres_per_node,
             tres_per_task=wants.tres_per_task,
-            per_gpu=_per_gpu(wants),
+            tres=self._tres(),
+            cpus_per_gpu=f"gres/gpu:{wants.cpus_per_gpu}" if wants.cpus_per_gpu else "",
+            memory=self._memory_asked(),
+            memory_of="cpu" if wants.memory is None and not wants.memory_per_gpu else "node",
+            memory_per_gpu=f"gres/gpu:{wants.memory_per_gpu}" if wants.memory_per_gpu else "",
+            licenses=",".join(f"{name}:{count}" for name, count in wants.licenses),
             features=wants.features,
             dependency=self.dependency,
             required_nodes=folded(wants.required),
@@ -179,6 +242,23 @@ class Job:
             array_task=self.task,
             reservation=self.reservation or (self.drawn if holding else ""),
         )
+
+    def _memory_asked(self) -> int:
+        """MiB of each node, GPU or CPU."""
+        if self.wants.memory is not None:
+            return self.wants.memory
+        return self.wants.memory_per_gpu or self.memory_per_cpu
+
+    def _tres(self) -> str:
+        """What it has, or asks for on its fewest nodes."""
+        wants, parts = self.wants, self.parts.values()
+        held = sum(part.memory for part in parts)
+        memory = held or memory_asked(wants, memory_per_cpu=self.memory_per_cpu)
+        cpus = sum(part.cpus for part in parts) or cpus_asked(wants)
+        gpus = sum(len(part.gpus) for part in parts) if parts else gpus_asked(wants)
+        nodes = len(parts) or wants.nodes[0]
+        some = f"mem={memory}M," if memory else ""
+        return f"cpu={cpus},{some}node={nodes},gres/gpu={gpus}"
 
     def _nodes_wanted(self) -> tuple[int, int]:
         has, (least, most) = len(self.parts), self.wants.nodes
@@ -203,9 +283,3 @@ _NO_SHARES: Mapping[str, tuple[int, ...]] = {}
 def whole(time: float) -> float:
     """Slurm's times are of whole seconds."""
     return float(int(time))
-
-
-def _per_gpu(wants: Wants) -> str:
-    cpus = f"gres/gpu:{wants.cpus_per_gpu}" if wants.cpus_per_gpu else ""
-    memory = f"gres/gpu:{wants.memory_per_gpu}" if wants.memory_per_gpu else ""
-    return ",".join(filter(None, (cpus, memory)))

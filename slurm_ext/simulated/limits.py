@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ones.slurm_ext.limits import Association, Partition, Qos, SiteLimits
-from ones.slurm_ext.simulated.fit import gpus_asked
-from ones.slurm_ext.simulated.job import ALIVE, Job
+from ones.slurm_ext.simulated.job import ALIVE, Job, gpus_asked, memory_asked
 from ones.slurm_ext.simulated.state import State
 
 HOLDING = ("RUNNING", "SUSPENDED")
@@ -20,6 +19,7 @@ class Totals:
     """What running jobs hold of what is limited, by whom."""
 
     gpus: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    memory: Counter[tuple[str, ...]] = field(default_factory=Counter)  # MiB
     jobs: Counter[tuple[str, ...]] = field(default_factory=Counter)
     licenses: Counter[str] = field(default_factory=Counter)
 
@@ -28,12 +28,14 @@ class Totals:
         totals = cls()
         for job in state.jobs.values():
             if job.state in HOLDING:
-                totals.add(state, job, sum(len(part.gpus) for part in job.parts.values()))
+                gpus = sum(len(part.gpus) for part in job.parts.values())
+                totals.add(state, job, gpus, sum(part.memory for part in job.parts.values()))
         return totals
 
-    def add(self, state: State, job: Job, gpus: int) -> None:
+    def add(self, state: State, job: Job, gpus: int, memory: int) -> None:
         for key in _keys(state, job):
             self.gpus[key] += gpus
+            self.memory[key] += memory
             self.jobs[key] += 1
         self.licenses.update(dict(job.wants.licenses))
 
@@ -64,6 +66,7 @@ def _qos_of(state: State, job: Job) -> tuple[str, ...]:
 def against(state: State, job: Job, totals: Totals) -> str:
     """Slurm's reason why the job can't start under the limits; '' where it can."""
     wants = gpus_asked(job.wants)
+    memory = memory_asked(job.wants, memory_per_cpu=job.memory_per_cpu)
     for name in _qos_of(state, job):
         qos = state.qos.get(name)
         if qos is None:
@@ -73,6 +76,9 @@ def against(state: State, job: Job, totals: Totals) -> str:
             ("QOSMaxGRESPerJob", qos.gpus_per_job, wants),
             ("QOSMaxGRESPerUser", qos.gpus_per_user, totals.gpus[own] + wants),
             ("QOSGrpGRES", qos.gpus, totals.gpus[all_of] + wants),
+            ("QOSMaxMemoryPerJob", qos.memory_per_job, memory),
+            ("QOSMaxMemoryPerUser", qos.memory_per_user, totals.memory[own] + memory),
+            ("QOSGrpMemLimit", qos.memory, totals.memory[all_of] + memory),
             ("QOSMaxJobsPerUserLimit", qos.jobs_per_user, totals.jobs[own] + 1),
             ("QOSGrpJobsLimit", qos.jobs, totals.jobs[all_of] + 1),
         )
@@ -86,6 +92,7 @@ def against(state: State, job: Job, totals: Totals) -> str:
         all_of, own = ("account", name), ("account", job.account, job.user)
         checks = (
             ("AssocGrpGRES", account.gpus, totals.gpus[all_of] + wants),
+            ("AssocGrpMemLimit", account.memory, totals.memory[all_of] + memory),
             ("AssocGrpJobsLimit", account.jobs, totals.jobs[all_of] + 1),
             ("AssocMaxJobsLimit", mine.jobs_per_user, totals.jobs[own] + 1),
         )
@@ -101,8 +108,9 @@ def against(state: State, job: Job, totals: Totals) -> str:
 def as_read(state: State) -> SiteLimits:
     """The limits as Slurm tells them."""
 
-    def gpus(most: int | None) -> dict[str, int]:
-        return {} if most is None else {"gres/gpu": most}
+    def some(gpus: int | None, memory: int | None) -> dict[str, int]:
+        limits = {"gres/gpu": gpus, "mem": memory}
+        return {tres: most for tres, most in limits.items() if most is not None}
 
     associations = {}
     for user, name in state.users.items():
@@ -114,7 +122,7 @@ def as_read(state: State) -> SiteLimits:
         one = Association(
             account=account.name,
             parent=account.parent,
-            together=gpus(account.gpus),
+            together=some(account.gpus, account.memory),
             jobs=account.jobs,
         )
         associations[one.key] = one
@@ -123,21 +131,23 @@ def as_read(state: State) -> SiteLimits:
         qos={
             each.name: Qos(
                 name=each.name,
-                together=gpus(each.gpus),
-                a_user=gpus(each.gpus_per_user),
-                a_job=gpus(each.gpus_per_job),
+                together=some(each.gpus, each.memory),
+                a_user=some(each.gpus_per_user, each.memory_per_user),
+                a_job=some(each.gpus_per_job, each.memory_per_job),
                 jobs=each.jobs,
                 jobs_a_user=each.jobs_per_user,
             )
             for each in state.qos.values()
         },
         associations=associations,
+        licenses=dict(state.licenses),
         partitions={
             each.name: Partition(
                 name=each.name,
                 state=each.state,
                 default=each.name == next(iter(state.partitions)),
                 most_nodes=each.max_nodes,
+                memory_per_cpu=each.memory_per_cpu,
                 wall=each.max_time,
                 qos=each.qos,
             )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ones.slurm_ext.simulated.fit import fit, gpus_asked
-from ones.slurm_ext.simulated.job import Job
+from ones.slurm_ext.simulated.fit import fit
+from ones.slurm_ext.simulated.job import Job, gpus_asked
 from ones.slurm_ext.simulated.lifecycle import start
 from ones.slurm_ext.simulated.limits import (
     MAY_BE_RESERVED,
@@ -60,10 +60,10 @@ def main(state: State) -> None:
             reason(state, job, "Priority")
             continue
         rooms = {name: state.nodes[name].room() for name in where if name not in taken}
-        counts = fit(job.wants, rooms, memory_per_cpu=_memory(state, job))
+        counts = fit(job.wants, rooms, memory_per_cpu=job.memory_per_cpu)
         if counts is not None:
             _begin(state, job, counts)
-            totals.add(state, job, sum(count.gpus for count in counts.values()))
+            totals.add(state, job, *_sums(counts))
             continue
         if not _ever_fits(state, job):
             job.held, job.held_by, job.locked = True, "slurm", False
@@ -121,7 +121,7 @@ def _required_among(job: Job, names: tuple[str, ...]) -> bool:
 
 def _fits_now(state: State, job: Job, names: tuple[str, ...]) -> bool:
     rooms = {name: state.nodes[name].room() for name in names}
-    return fit(job.wants, rooms, memory_per_cpu=_memory(state, job)) is not None
+    return fit(job.wants, rooms, memory_per_cpu=job.memory_per_cpu) is not None
 
 
 def _begin(state: State, job: Job, counts: dict[str, Count]) -> None:
@@ -150,8 +150,10 @@ def _features(text: str) -> tuple[frozenset[str], ...]:
     return (frozenset(re.split("[&,]", text)),)
 
 
-def _memory(state: State, job: Job) -> int:
-    return state.partitions[job.partition].memory_per_cpu
+def _sums(counts: Mapping[str, Count]) -> tuple[int, int]:
+    """The GPUs and the memory of all nodes."""
+    gpus = sum(count.gpus for count in counts.values())
+    return gpus, sum(count.memory for count in counts.values())
 
 
 def _empty(state: State, name: str) -> Room:
@@ -162,12 +164,12 @@ def _empty(state: State, name: str) -> Room:
 def _ever_fits(state: State, job: Job) -> bool:
     """Whether the job would fit its partition if all of that were up and empty."""
     rooms = {name: _empty(state, name) for name in _suited(state, job)}
-    return fit(job.wants, rooms, memory_per_cpu=_memory(state, job)) is not None
+    return fit(job.wants, rooms, memory_per_cpu=job.memory_per_cpu) is not None
 
 
 def _why(state: State, job: Job, where: tuple[str, ...]) -> str:
     rooms = {name: _empty(state, name) for name in where}
-    possible = fit(job.wants, rooms, memory_per_cpu=_memory(state, job)) is not None
+    possible = fit(job.wants, rooms, memory_per_cpu=job.memory_per_cpu) is not None
     return "Resources" if possible else NODES_DOWN
 
 
@@ -215,16 +217,16 @@ def backfill(state: State) -> None:
                 continue
             rooms = {name: _empty(state, name) for name in where}
             _take(rooms, beside)
-            counts = fit(job.wants, rooms, memory_per_cpu=_memory(state, job))
+            counts = fit(job.wants, rooms, memory_per_cpu=job.memory_per_cpu)
             if counts is None:
                 continue
             if at == now:
                 real = {name: state.nodes[name].room() for name in counts}
-                counts = fit(job.wants, real, memory_per_cpu=_memory(state, job))
+                counts = fit(job.wants, real, memory_per_cpu=job.memory_per_cpu)
                 if counts is None:
                     continue
                 _begin(state, job, counts)
-                totals.add(state, job, asked)
+                totals.add(state, job, *_sums(counts))
             uses.append(_Use.of(at, at + length, counts))
             break
 

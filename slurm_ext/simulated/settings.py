@@ -85,6 +85,9 @@ class Qos:
     gpus: int | None = None  # GrpTRES=gres/gpu
     gpus_per_user: int | None = None  # MaxTRESPerUser=gres/gpu
     gpus_per_job: int | None = None  # MaxTRESPerJob=gres/gpu
+    memory: int | None = None  # GrpTRES=mem, MiB
+    memory_per_user: int | None = None  # MaxTRESPerUser=mem
+    memory_per_job: int | None = None  # MaxTRESPerJob=mem
     jobs: int | None = None  # GrpJobs
     jobs_per_user: int | None = None  # MaxJobsPerUser
 
@@ -96,6 +99,7 @@ class Account:
     name: str
     parent: str = ""  # the account above it, whose limits hold for its jobs too
     gpus: int | None = None  # GrpTRES=gres/gpu
+    memory: int | None = None  # GrpTRES=mem, MiB
     jobs: int | None = None  # GrpJobs
     jobs_per_user: int | None = None  # MaxJobs
 

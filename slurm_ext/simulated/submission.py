@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.simulated.fit import gpus_asked, need_of
-from ones.slurm_ext.simulated.job import Job, Wants
+from ones.slurm_ext.simulated.job import Job, Wants, gpus_asked, need_of
 from ones.slurm_ext.simulated.state import State
 from ones.slurm_ext.snapshot import MARK, SATELLITE_MARK, STAGE_MARK
 
@@ -115,6 +114,7 @@ def _job(state: State, user: str, request: Request) -> Job:
         eligible=0.0,
         time_limit=limit,
         dependency=request.dependency,
+        memory_per_cpu=partition.memory_per_cpu,
         reservation=request.reservation,
         requeue=request.requeue,
         no_kill=request.no_kill,

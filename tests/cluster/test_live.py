@@ -213,6 +213,35 @@ def test_a_job_goes_from_1_to_4_to_2_to_8_to_3_gpus_and_no_survivor_is_restarted
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
+@pytest.fixture
+def limited(live: Live, cluster: Cluster) -> Iterator[Live]:
+    """alice may have 3000 MiB."""
+    enforce = "sed -i 's/^AccountingStorageEnforce=.*/AccountingStorageEnforce={}/'"
+    enforce += " /etc/slurm/slurm.conf && scontrol reconfigure"
+    limit = "sacctmgr -i modify qos normal set MaxTRESPerUser=mem={}"
+    cluster.run("ctl", enforce.format("limits,qos"))
+    cluster.run("ctl", limit.format(3000))
+    yield live
+    live.steering.prepare()
+    cluster.run("ctl", limit.format(-1))
+    cluster.run("ctl", enforce.format("associations"))
+
+
+def test_a_live_job_grows_within_the_memory_of_its_user(limited: Live) -> None:
+    """1000 MiB of its node for one GPU: who holds three more for it asks for 3000 there."""
+    limited.start(settings=f"{SETTINGS}[slurm]\nlimits_every = 2.0\n")
+    job = limited.submit("1000", options=["--mem=1000"])
+    limited.has(job, 1)
+    limited.steering.want(job, 4)
+    for _ in range(10):
+        assert limited.workers(job) <= 3
+        states = [limited.steering.state(satellite) for satellite in limited.satellites()]
+        assert "PENDING" not in states
+    limited.resize(job, 3)
+    moves = limited.steering.ask("job", str(job))["moves"]
+    assert {move["outcome"] for move in moves} == {"done"}
+
+
 def test_nobody_else_gets_into_a_job_and_what_the_job_does_not_know_is_cancelled(
     live: Live,
 ) -> None:

@@ -177,6 +177,8 @@ def test_the_readers_agree_on_every_job_and_node(slurm: Slurm, zoo: Mapping[str,
         for kind in ("jobs", "nodes", "switches"):
             for key in left[kind].keys() | right[kind].keys():
                 one, other = left[kind].get(key), right[kind].get(key)
+                if kind == "jobs" and one and other and not one["memory_of"]:
+                    other = other | {"memory_of": ""}  # of what, no column says
                 if one != other:
                     different[f"{kind} {key}"] = (one, other)
         return not different
@@ -187,3 +189,31 @@ def test_the_readers_agree_on_every_job_and_node(slurm: Slurm, zoo: Mapping[str,
     except BaseException:
         print(different)
         raise
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_memory_is_told_as_it_was_asked_for(slurm: Slurm, reader: str) -> None:
+    """Of a job that waits the columns have an amount, and no word of what it is of; the total is
+    that of its submission, whatever it asks for since."""
+    slurm.clean()
+    snapshot(slurm, reader)
+    forms = {
+        "node": ("--mem=2G",),
+        "cpu": ("--mem-per-cpu=1G", "--cpus-per-task=2"),
+        "gpu": ("--mem-per-gpu=1500",),
+        "whole": ("--mem=0",),
+        "default": (),
+    }
+    jobs = {name: slurm.submit("--hold", "--gpus=1", *form) for name, form in forms.items()}
+    wider = ("NumNodes=2-2", "NumTasks=2", "NumCPUs=4", "TresPerJob=gres/gpu:2")
+    slurm.root("scontrol", "update", f"JobId={jobs['cpu']}", *wider)
+    by_number = {job["id"]: job for job in snapshot(slurm, reader)["jobs"].values()}
+    found = {name: by_number[number] for name, number in jobs.items()}
+    memory = {name: job["memory"] for name, job in found.items()}
+    assert memory == {"node": 2048, "cpu": 1024, "gpu": 1500, "whole": 0, "default": 500}
+    told = ("", "", "") if reader == "commands" else ("node", "cpu", "cpu")
+    assert tuple(found[name]["memory_of"] for name in ("node", "cpu", "default")) == told
+    assert found["gpu"]["memory_per_gpu"] == "gres/gpu:1500"
+    assert "mem=2G," in found["cpu"]["tres"]
+    assert "mem=32000M," in found["whole"]["tres"]
+    slurm.clean()

@@ -40,6 +40,7 @@ from ones.slurm_ext.limits_reading import (
     associations_in,
     partitions_in,
     qos_in,
+    totals_in,
     used_in,
 )
 from ones.slurm_ext.mark import Mark
@@ -50,6 +51,7 @@ from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.tres import (
     gpus_by_type,
     gpus_in,
+    licenses_in,
     replace_gpus,
     shards_by_type,
     shared_gpus,
@@ -62,7 +64,7 @@ JOB: dict[str, Any] = {
         (
             *("priority", "submit_time", "eligible_time", "start_time", "end_time", "time_limit"),
             *("node_count", "max_nodes", "tasks", "cpus_per_task", "tasks_per_node", "cpus"),
-            *("memory_per_node", "array_job_id", "array_task_id"),
+            *("memory_per_node", "memory_per_cpu", "array_job_id", "array_task_id"),
         ),
         NUMBER,
     ),
@@ -74,6 +76,7 @@ JOB: dict[str, Any] = {
     **{"nodes": "n[1-2]", "gres_detail": ["gpu:v100:2(IDX:0-1)", "shard:v100:1(1/2,0/2)"]},
     **{"batch_host": "n1", "admin_comment": "ONES1:sizes=1-16;request=4;held=1", "requeue": True},
     **{"array_task_string": "1-5%2", "resv_name": "weekly", "state_description": ""},
+    **{"licenses": "matlab:2,ansys"},
     **{"tres_alloc_str": "cpu=4,mem=100G,node=2,billing=4,gres/gpu=4,gres/gpu:v100=4"},
 }
 NODE = {
@@ -84,15 +87,18 @@ NODE = {
 RESERVATION = {
     **{"name": "weekly", "flags": ["MAINT", "SPEC_NODES"], "core_specializations": []},
     **{"start_time": NUMBER, "end_time": {**NUMBER, "number": 9}, "node_list": "n[1-2]"},
-    **{"users": "alice,bob", "accounts": "", "groups": "", "core_count": 4},
+    **{"users": "alice,bob", "accounts": "", "groups": "", "core_count": 4, "licenses": "matlab:2"},
 }
+LICENSE = {"LicenseName": "matlab", "Total": 4, "Used": 1, "LastDeficit": 0, "Remote": False}
 PYSLURM_JOB = {
     **{"id": 7, "name": "train", "user": "", "uid": 1000, "account": "a", "partition": "gpu"},
     **{"qos": "normal", "state": "RUNNING", "flags": ["COMPLETING"], "reason": "None"},
     **{"reason_text": "", "priority": 5, "nice": 0, "restarts": 0, "submitted": 1, "eligible": 2},
     **{"started": 3, "ended": 4, "time_limit": 60, "least_nodes": 1, "most_nodes": 2, "tasks": 4},
     **{"cpus_per_task": 1, "tasks_per_node": 0, "cpus": 4, "tres_per_job": "gres/gpu:4"},
-    **{"tres_per_node": "", "tres_per_task": "", "tres": "", "per_gpu": "", "features": ""},
+    **{"tres_per_node": "", "tres_per_task": "", "tres": "", "features": ""},
+    **{"cpus_per_gpu": "", "memory": 500, "memory_of": "cpu", "memory_per_gpu": ""},
+    **{"licenses": "matlab:2"},
     **{"dependency": "", "required_nodes": "", "excluded_nodes": "", "nodes": "n[1-2]"},
     **{"gres": ["gpu:v100:2(IDX:0-1)", "gpu:1"], "batch_host": "n1", "admin_comment": ""},
     **{"requeue": 1, "array_job": 0, "array_task": None, "array_tasks": "", "reservation": ""},
@@ -230,6 +236,10 @@ def _limits(read: Callable[[str, Faults], object]) -> Callable[[bytes], object]:
         return found, faults.words()
 
     return feed
+
+
+def _licenses(text: str, faults: Faults) -> object:
+    return totals_in(entries(text, "licenses", "scontrol show licenses"), faults)
 
 
 def _used(data: bytes) -> object:
@@ -420,7 +430,20 @@ TARGETS = (
         name="limits-partitions",
         feed=_limits(partitions_in),
         seeds=(PARTITION,),
-        words=(b"PartitionName=", b"MaxNodes=", b"MaxTime=", b" "),
+        words=(b"PartitionName=", b"MaxNodes=", b"MaxTime=", b"MaxMemPerNode=", b" "),
+    ),
+    Target(
+        name="limits-licenses",
+        feed=_limits(_licenses),
+        seeds=(_as_json("licenses", LICENSE),),
+        faults=(SlurmError,),
+        words=_SLURM,
+    ),
+    Target(
+        name="licenses",
+        feed=lambda data: licenses_in(as_text(data)),
+        seeds=(b"matlab:2,ansys", b"a:1|b:1", b"lic@server:2"),
+        words=(b":", b",", b"|", b"@"),
     ),
     Target(name="limits-used", feed=_used, seeds=(USED,), words=_SACCTMGR),
     Target(

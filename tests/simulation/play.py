@@ -134,6 +134,7 @@ class Play:
             lease=self.lease,
         )
         self._limits = scenario.rng("limits")
+        self._memory = scenario.rng("limits on memory")
         self._reserving = scenario.rng("reservations")
         self.people = People(
             self.world, self.trainings, scenario.rng("people"), self._tell, self._doubtful
@@ -553,6 +554,7 @@ class Play:
             gpus_per_user=rng.choice(few),
             gpus_per_job=rng.choice((None, None, 2, 4)),
             jobs_per_user=rng.choice((None, None, 1, 2, 3)),
+            memory_per_user=self._memory.choice((None, None, None, 1000, 2000, 4000)),
         )
         account = Account(name="vision", gpus=rng.choice(few), jobs_per_user=rng.choice((None, 2)))
         self._fault("limits", f"root: sacctmgr modify {qos}, {account}")

@@ -13,12 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on
 
-from ones.policies.caps import exceeded, final, narrow
+from ones.policies.caps import exceeded, final, most_taken, narrow, taken
 from ones.policies.cutting import within
 from ones.policies.fifo import Fifo
-from ones.policies.guard import History, Limits
+from ones.policies.guard import History, Limits, check
 from ones.policies.invariants import PlanError, validate
 from ones.policies.model import Assignment, Cap, Job, JobId, Plan, Problem, Shape, Take
+from ones.policies.moves import Move
 from ones.policies.ones_caps import CapTable, best_within
 from ones.policies.registry import make
 from ones.policies.round import Decided, decide
@@ -74,6 +75,36 @@ def test_who_is_cut_leaves_the_gpus_to_others() -> None:
     assert sizes(found.problem, found.plan) == {1: 4, 9: 4}
     assert all(found.plan.idle[JobId(i)] == WORDS for i in range(2, 7))
     assert all(found.capped[JobId(i)] == WORDS for i in range(2, 5))
+
+
+def test_what_holds_gpus_for_a_live_job_takes_of_a_node_by_its_gpus() -> None:
+    """1000 MiB of each node, where it runs on 2 GPUs: Slurm counts 1000 MiB for every two more,
+    also on the same node. Licences it has no more of than before."""
+    job = a_job(1, "1-8", nodes=NODES, placement=on(n1=2), keeps=on(n1=2))
+    problem = a_problem([job], NODES)
+    memory, licences = Take(node=1000.0, spread=True), Take(once=2.0)
+
+    def takes(take: Take, **gpus: int) -> float:
+        return taken(a_cap(0, 1, take=take), job, on(**gpus), problem.by_name)
+
+    assert [takes(memory, n1=2), takes(memory, n1=4), takes(memory, n1=4, n2=4)] == [1e3, 2e3, 4e3]
+    assert takes(memory, n2=4) == 1000.0  # by a restart
+    assert [takes(licences, n1=2), takes(licences, n1=4, n2=4)] == [2.0, 2.0]
+    assert most_taken(memory, job) >= takes(memory, n1=4, n2=4)
+    rigid = replace(job, keeps=None)
+    assert taken(a_cap(0, 1, take=memory), rigid, on(n1=4), problem.by_name) == 1000.0
+
+
+@pytest.mark.parametrize(("take", "lost"), [(Take(once=1.0), True), (Take(gpu=1.0), False)])
+def test_who_has_licences_that_another_waits_for_is_not_restarted(take: Take, lost: bool) -> None:
+    """It gives them back with all that it has, whatever it is to have then."""
+    job = a_job(1, "1-4", requested=2, nodes=NODES, placement=on(n1=4), started=0.0)
+    cap = a_cap(8, 1, take=take, awaited="the cluster has 1 matlab licence; job 9 waits for it")
+    problem = a_problem([job], NODES, caps=(cap,))
+    limits = Limits(grace=0.0, exempt=0.0, min_gain=None)
+    move = Move(job=JobId(1), kind="resize", target=on(n1=2))
+    verdict = check([move], problem, History(), limits)
+    assert bool(verdict.refused) == lost
 
 
 @pytest.mark.parametrize("policy", ["ones", "srtf", "gavel:max_min_fairness_perf"])
@@ -202,7 +233,8 @@ def problems(draw: st.DrawFn) -> Problem:
     caps = []
     for number in range(draw(st.integers(1, 3))):
         counted = draw(st.sets(st.sampled_from([int(job.id) for job in jobs]), min_size=1))
-        take = draw(st.sampled_from((Take(gpu=1.0), Take(each=1.0), Take(node=2.0, gpu=1.5))))
+        linear = (Take(gpu=1.0), Take(each=1.0), Take(node=2.0, gpu=1.5))
+        take = draw(st.sampled_from((*linear, Take(once=2.0), Take(node=2.0, spread=True))))
         kind = draw(st.sampled_from(("", nodes[0].gpu_type)))
         held = {
             job.id: float(job.placement.gpus)

@@ -9,12 +9,11 @@ import pytest
 from fake_slurm import a_record
 
 from ones.policies.model import Cap, Job, JobId, Take
+from ones.slurm_ext.allowed import too_long
 from ones.slurm_ext.elastic import elastic_jobs, plain_jobs, waiting_plain_jobs
-from ones.slurm_ext.layout import layout_of
-from ones.slurm_ext.limited import Used, caps, rules, stopped, take_of, too_long
+from ones.slurm_ext.limited import Used, caps, rules, stopped
 from ones.slurm_ext.limits import Association, Partition, Qos, SiteLimits
-from ones.slurm_ext.mark import Mark
-from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Snapshot
+from ones.slurm_ext.snapshot import JobRecord, NodeRecord, Reservation, Snapshot
 
 GPU = "gres/gpu"
 MARK = "ONES1:sizes=1-8;request=2;held=1"
@@ -209,16 +208,129 @@ def test_a_limit_on_one_type_counts_only_that() -> None:
 K80 = a_node("n3", "k80")
 
 
+MATLAB = "license/matlab"
+
+
+def test_memory_is_counted_over_all_jobs_and_grows_with_the_form_that_it_was_asked_for_in() -> None:
+    site = limits(Qos(name="normal", a_user={"mem": 64 * 1024}))
+    per_gpu: dict[str, Any] = {"memory_per_gpu": "gres/gpu:8192", "memory": 8192}
+    running = a_job(1, 2, tres="cpu=2,mem=16G,node=1,gres/gpu=2", **per_gpu)
+    plain_one = plain(2, 1, tres="cpu=1,mem=32G,node=1,gres/gpu=1")
+    cap = the_cap(site, seen(running, plain_one))
+    assert cap.words == "QOS normal allows 64G of memory a user; alice has 48G"
+    assert (cap.left, cap.held) == (32 * 1024, {JobId(1): 16 * 1024})
+    assert cap.takes == {JobId(1): Take(gpu=8192.0)}
+
+
+def test_a_plain_job_that_memory_stops_wants_no_room() -> None:
+    site = limits(Qos(name="normal", a_user={"mem": 8192}))
+    waits = plain(3, 0, held=False, reason="Priority", tres="cpu=1,mem=6G,node=1,gres/gpu=2")
+    snapshot = seen(plain(2, 1, tres="cpu=1,mem=4G,node=1,gres/gpu=1"), waits)
+    met = stopped(Used(site, snapshot), waiting_plain_jobs(snapshot, ()), ())
+    assert met == {3: ((("qos", "normal", "user", "alice"), "mem"),)}
+
+
+def test_memory_that_a_job_holds_beyond_its_request_stops_no_plain_one() -> None:
+    """2 GPUs at its request: of its 4 GPUs' memory half is lent."""
+    site = limits(Qos(name="normal", a_user={"mem": 8192}))
+    form: dict[str, Any] = {"memory_per_gpu": "gres/gpu:1024", "memory": 1024}
+    grown = a_job(1, 4, tres="cpu=4,mem=4G,node=1,gres/gpu=4", **form)
+    waits = plain(3, 0, held=False, reason="Priority", tres="cpu=1,mem=6G,node=1,gres/gpu=2")
+    snapshot = seen(grown, waits)
+    jobs = planned(site, snapshot)
+    assert stopped(Used(site, snapshot), waiting_plain_jobs(snapshot, jobs), jobs) == {}
+
+
 @pytest.mark.parametrize(
-    ("changes", "take"),
+    ("site", "most", "words"),
     [
-        ({}, Take(node=1.0)),
-        ({"cpus_per_task": 4}, Take(node=4.0)),
-        ({"tasks": 2, "cpus_per_task": 3}, Take(gpu=3.0)),
-        ({"per_gpu": "gres/gpu:5", "cpus": 10}, Take(gpu=5.0)),
+        (Qos(name="normal", a_job={"mem": 3000}), 2, "QOS normal allows 3000M of memory a job"),
+        (Qos(name="normal", a_node={"mem": 2048}), 4, "QOS normal allows 2G of memory of one node"),
     ],
 )
-def test_cpus_follow_the_jobs_form(changes: dict[str, Any], take: Take) -> None:
-    record = a_job(**changes)
-    assert take_of("cpu", record, layout_of(record, Mark.read(MARK))) == take
-    assert take_of("mem", record, layout_of(record, Mark.read(MARK))) is None
+def test_a_limit_on_the_memory_of_one_job_bounds_its_shapes(
+    site: Qos, most: int, words: str
+) -> None:
+    form: dict[str, Any] = {"memory_per_gpu": "gres/gpu:1024", "tres": "cpu=1,mem=2G,gres/gpu=2"}
+    (job,) = planned(limits(site), seen(a_job(**form)))
+    assert max(shape.gpus for shape in job.shapes) == most
+    assert job.limited == words
+
+
+def test_a_qos_may_ask_for_a_least_of_memory() -> None:
+    form: dict[str, Any] = {"memory_per_gpu": "gres/gpu:1024", "tres": "cpu=1,mem=2G,gres/gpu=2"}
+    (job,) = planned(limits(Qos(name="normal", least={"mem": 4096})), seen(a_job(**form)))
+    assert min(shape.gpus for shape in job.shapes) == 4
+    assert job.limited == "QOS normal asks for at least 4G of memory a job"
+
+
+def per_cpu(**changes: Any) -> JobRecord:
+    """One task a GPU, with 1000 MiB a CPU."""
+    mark = f"{MARK};tasks=2;nodes=1;mem=yes;cpu=no"
+    form: dict[str, Any] = {"memory": 1000, "tasks": 2, "tres": "cpu=2,mem=2000M,gres/gpu=2"}
+    return a_job(admin_comment=mark, **(form | changes))
+
+
+def test_a_partition_bounds_the_memory_of_a_node_but_for_that_of_gpus() -> None:
+    """As slurmctld does (24.11): MaxMemPerNode is for memory per node and per CPU."""
+    site = limits(Partition(name="gpu", most_memory=3000))
+    (job,) = planned(site, seen(per_cpu()))
+    assert max(shape.gpus_per_node for shape in job.shapes) == 3
+    assert job.limited == "partition gpu allows 3000M of memory of one node"
+    (job,) = planned(site, seen(per_cpu(memory_per_gpu="gres/gpu:1000")))
+    assert max(shape.gpus_per_node for shape in job.shapes) == 4
+
+
+def clusters(total: int = 4) -> SiteLimits:
+    return SiteLimits(licenses={"matlab": total})
+
+
+def test_the_clusters_licences_are_counted_whoever_has_them() -> None:
+    """Also where Slurm enforces no limits of QOS and associations, and whether with GPUs or not."""
+    others = plain(3, 0, state="RUNNING", nodes="n2", licenses="ansys:9,matlab:1")
+    snapshot = seen(a_job(1, 2, licenses="matlab:2"), a_job(2, licenses="matlab:2"), others)
+    cap = the_cap(clusters(), snapshot)
+    assert cap.words == "the cluster has 4 matlab licences; jobs have 3"
+    assert (cap.left, cap.held) == (3.0, {JobId(1): 2.0, JobId(2): 0.0})
+    assert cap.takes == {JobId(1): Take(once=2.0), JobId(2): Take(once=2.0)}
+
+
+def test_licences_that_reservations_keep_from_a_job_are_not_for_it() -> None:
+    """Also those of one to come, that begins before the job's time limit is over."""
+    ours = a_job(1, licenses="matlab:2")
+    theirs = a_job(2, licenses="matlab:2", reservation="lic")
+    kept = Reservation(
+        name="lic", nodes=frozenset(), start=1800.0, licenses="matlab:3", flags=ANY_NODES
+    )
+    snapshot = replace(seen(ours, theirs), reservations={"lic": kept})
+    assert the_cap(clusters(), snapshot).left == 1.0
+    words = "the cluster has 4 matlab licences, 3 of them reserved; jobs have 0"
+    assert the_cap(clusters(), snapshot).words == words
+    short = replace(snapshot, jobs={1: replace(ours, time_limit=900.0), 2: theirs})
+    assert caps(Used(clusters(), short), planned(clusters(), short), {}) == ((), ())
+
+
+ANY_NODES = frozenset({"ANY_NODES"})
+
+
+def test_a_job_that_waits_for_a_licence_is_named_by_it_without_gpus_too() -> None:
+    waits = plain(3, 0, tres_per_job="", held=False, reason="Licenses", licenses="matlab:4")
+    snapshot = seen(a_job(1, 2, licenses="matlab:2"), waits)
+    jobs = planned(clusters(), snapshot)
+    met = stopped(Used(clusters(), snapshot), waiting_plain_jobs(snapshot, jobs), jobs)
+    assert met == {3: ((("license/", "matlab"), MATLAB),)}
+    words = "the cluster has 4 matlab licences; jobs have 2; job 3 waits for it"
+    assert the_cap(clusters(), snapshot).awaited == words
+
+
+def test_licences_are_a_limit_of_a_qos_as_well() -> None:
+    site = limits(Qos(name="normal", together={MATLAB: 1}, a_job={MATLAB: 1}))
+    (job,) = planned(site, seen(a_job(licenses="matlab:2")))
+    assert (job.startable, job.limited) == (False, "QOS normal allows 1 matlab licence a job")
+    snapshot = seen(a_job(1, 2, licenses="matlab"), a_job(2, licenses="matlab"))
+    assert the_cap(site, snapshot).words == "QOS normal allows 1 matlab licence in all; it has 1"
+
+
+def test_licences_of_which_nobody_can_tell_which_the_job_takes_count_for_nothing() -> None:
+    snapshot = seen(a_job(1, licenses="matlab:5|ansys:5"), a_job(2, licenses="maple:5"))
+    assert caps(Used(clusters(), snapshot), planned(clusters(), snapshot), {}) == ((), ())

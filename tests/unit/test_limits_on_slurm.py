@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from simulated_world import a_world
 from ones.daemon.config import EstimatorConfig
 from ones.daemon.onesd.doors import views
 from ones.slurm_ext.simulated.gate import PASS, Call, Refuse, Verdict
+from ones.slurm_ext.simulated.job import Wants
 from ones.slurm_ext.simulated.settings import Account, PartitionSpec, Qos
 from ones.slurm_ext.simulated.world import gpus
 
@@ -178,3 +180,71 @@ def test_a_qos_that_was_removed_under_a_job_is_named_and_stops_nobody() -> None:
     assert running(at_work, job) >= 2
     problems = views.status(at_work.onesd.service, None)["problems"]
     assert f"QOS normal of job {job} is not there: planned without its limits" in problems
+
+
+def asking(gpus_asked: int, **more: Any) -> Wants:
+    return replace(gpus(gpus_asked), **more)
+
+
+def test_a_job_grows_to_the_memory_that_its_user_may_have_and_no_further() -> None:
+    """MaxTRESPerUser=mem=4000, 1000 MiB for each GPU; one job of 1 to 8."""
+    at_work = eager(qos=(Qos(memory_per_user=4000),))
+    job = at_work.world.submit(
+        "alice", wants=asking(2, memory_per_gpu=1000), elastic="1-8", seconds=4000.0
+    )
+    most = 0
+    for _ in range(20):
+        at_work.live(30)
+        most = max(most, running(at_work, job))
+    assert most == 4
+    assert refused(at_work) == []
+    lines = views.explain(at_work.onesd.service, job, None)["lines"]
+    words = "QOS normal allows 4000M of memory a user; alice has"
+    assert any(words in line for line in lines)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_memory_that_plain_jobs_hold_counts_by_cpu_and_by_node_too(policy: str) -> None:
+    """500 MiB a CPU by default, one task for each node; a plain job has half of what there is."""
+    at_work = AtWork(a_world({"qos": (Qos(memory=4000),)}), policy=policy)
+    at_work.world.submit("bob", wants=asking(1, memory=2000), seconds=3000.0)
+    at_work.world.step(5)
+    jobs = [at_work.submit(1, elastic="1-2", seconds=3000.0) for _ in range(6)]
+    for _ in range(12):
+        at_work.live(20)
+        assert len([job for job in jobs if running(at_work, job)]) <= 4
+    assert len([job for job in jobs if running(at_work, job)]) == 4
+    assert refused(at_work) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_jobs_start_as_long_as_the_cluster_has_licences(policy: str) -> None:
+    at_work = AtWork(a_world({"licenses": {"matlab": 3}}), policy=policy)
+    at_work.world.submit("bob", wants=asking(1, licenses=(("matlab", 1),)), seconds=3000.0)
+    at_work.world.step(5)
+    wants = asking(1, licenses=(("matlab", 1),))
+    jobs = [
+        at_work.world.submit("alice", wants=wants, elastic="1-4", seconds=3000.0) for _ in range(4)
+    ]
+    for _ in range(12):
+        at_work.live(20)
+        assert len([job for job in jobs if running(at_work, job)]) <= 2
+    assert len([job for job in jobs if running(at_work, job)]) == 2
+    assert refused(at_work) == []
+    waiting = next(job for job in jobs if not running(at_work, job))
+    lines = views.explain(at_work.onesd.service, waiting, None)["lines"]
+    assert any("the cluster has 3 matlab licences; jobs have 3" in line for line in lines)
+
+
+def test_a_job_with_a_licence_that_a_plain_one_waits_for_keeps_it() -> None:
+    """Once stopped for a restart, it would have to wait for that one."""
+    at_work = eager(licenses={"matlab": 1})
+    licensed: Any = {"licenses": (("matlab", 1),)}
+    job = at_work.world.submit("alice", wants=asking(2, **licensed), elastic="1-8", seconds=4000.0)
+    at_work.live(30, until=lambda: running(at_work, job) > 0)
+    plain = at_work.world.submit("bob", wants=asking(1, **licensed), seconds=60.0)
+    starts = at_work.job(job).run
+    at_work.live(400)
+    assert at_work.job(job).run == starts
+    assert at_work.job(plain).reason == "Licenses"
+    assert refused(at_work) == []

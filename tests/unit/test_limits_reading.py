@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from ones.slurm_ext.limits_reading import (
     partitions_in,
     qos_in,
     read_limits,
+    totals_in,
     used_in,
 )
 
@@ -35,12 +37,25 @@ ASSOCIATIONS = (
 )
 PARTITIONS = (
     "PartitionName=gpu AllowGroups=ALL QoS=tight MaxNodes=2 MaxTime=1-00:00:00 MinNodes=0"
-    " Nodes=n[1-4] State=UP\n"
-    "PartitionName=all QoS=N/A MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=1 Nodes=n[1-4]\n"
+    " Nodes=n[1-4] State=UP JobDefaults=DefCpuPerGPU=2,DefMemPerGPU=700 DefMemPerCPU=500"
+    " MaxMemPerCPU=1000\n"
+    "PartitionName=all QoS=N/A MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=1 Nodes=n[1-4]"
+    " JobDefaults=(null) DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
 )
-CONFIG = "ClusterName             = ones\nAccountingStorageEnforce = associations,limits,qos\n"
+LICENSES = json.dumps(
+    {
+        "licenses": [
+            {"LicenseName": "matlab", "Total": 4, "Used": 3, "LastDeficit": 0, "Remote": False},
+            {"LicenseName": "ansys@server", "Total": 10, "Used": 0, "LastDeficit": 3},
+        ]
+    }
+)
+CONFIG = (
+    "ClusterName             = ones\nAccountingStorageEnforce = associations,limits,qos\n"
+    "DefMemPerCPU            = 250\nMaxMemPerNode           = 64000\n"
+)
 USED = (
-    "QOS=normal(1) UsageRaw=0 GrpTRES=cpu=N(0) GrpTRESMins=cpu=N(12),gres/gpu=600(61),"
+    "QOS=normal(1) UsageRaw=0 GrpTRES=cpu=N(0) GrpTRESMins=cpu=N(12),mem=N(99),gres/gpu=600(61),"
     "gres/gpu:v100=N(61) GrpTRESRunMins=cpu=N(0)\n"
     "ClusterName=ones Account=vision UserName= Partition= ID=3 GrpTRESMins=gres/gpu=90(90) X=1\n"
     "ClusterName=ones Account=vision UserName=alice(2001) GrpTRESMins=gres/gpu=N(5) X=1\n"
@@ -65,6 +80,7 @@ def printed(words: str) -> str:
     for part, text in (
         ("show config", CONFIG),
         ("show partition", PARTITIONS),
+        ("show licenses", LICENSES),
         ("show qos", QOS),
         ("show assoc ", ASSOCIATIONS),
         ("assoc_mgr", USED),
@@ -74,10 +90,10 @@ def printed(words: str) -> str:
     raise AssertionError(words)
 
 
-def test_all_limits_are_read_in_five_calls() -> None:
+def test_all_limits_are_read_in_six_calls() -> None:
     commands = Printed(printed)
     found = read_limits(commands)
-    assert len(commands.asked) == 5
+    assert len(commands.asked) == 6
     assert (found.enforced, found.unread, found.faults) == (True, "", ())
     normal = found.qos["normal"]
     assert normal.a_user == {"gres/gpu:v100": 3, "gres/gpu": 4}
@@ -97,15 +113,22 @@ def test_all_limits_are_read_in_five_calls() -> None:
     assert [one.account for one in found.above("vision")] == ["vision", "root"]
     gpu = found.partitions["gpu"]
     assert (gpu.most_nodes, gpu.wall, gpu.qos) == (2, 86400.0, "tight")
-    assert found.partitions["all"].most_nodes is None
-    assert found.used == {("qos", "normal"): {"cpu": 12, "gres/gpu": 61, "gres/gpu:v100": 61}}
+    assert (gpu.most_memory, gpu.memory_per_cpu, gpu.memory_per_gpu) == (None, 500, 700)
+    whole = found.partitions["all"]
+    assert (whole.most_nodes, whole.most_memory) == (None, 64000)
+    assert (whole.memory_per_cpu, whole.memory_per_gpu) == (250, 0)
+    assert found.licenses == {"matlab": 4, "ansys@server": 7}
+    assert found.used == {
+        ("qos", "normal"): {"cpu": 12, "mem": 99, "gres/gpu": 61, "gres/gpu:v100": 61}
+    }
 
 
 def test_limits_that_slurm_does_not_apply_are_not_asked_for() -> None:
     config = CONFIG.replace("associations,limits,qos", "associations")
     commands = Printed(lambda words: config if "config" in words else printed(words))
     found = read_limits(commands)
-    assert (found.enforced, found.qos, len(commands.asked)) == (False, {}, 2)
+    assert (found.enforced, found.qos, len(commands.asked)) == (False, {}, 3)
+    assert found.licenses["matlab"] == 4
     assert found.partitions["gpu"].most_nodes == 2
 
 
@@ -118,6 +141,12 @@ def test_without_slurmdbd_the_partitions_limits_are_known_and_the_rest_is_said()
     found = read_limits(Printed(answer))
     assert "Connection refused" in found.unread
     assert found.partitions["gpu"].most_nodes == 2
+
+
+def test_without_words_on_licences_all_other_limits_are_known() -> None:
+    found = read_limits(Printed(lambda words: "" if "licenses" in words else printed(words)))
+    assert (found.enforced, found.licenses, bool(found.qos)) == (True, {}, True)
+    assert found.faults[0].startswith("licences: ")
 
 
 def test_without_slurmctld_nothing_is_concluded() -> None:
@@ -153,6 +182,13 @@ def test_an_amount_that_makes_no_sense_is_named_and_the_rest_counts(
     if fault:
         assert fault in faults.words()[0]
         assert faults.words()[0].startswith("QOS normal: GrpTRES: ")
+
+
+def test_licences_that_make_no_sense_are_named_and_the_rest_counts() -> None:
+    faults = Faults()
+    listed = [{"LicenseName": "a", "Total": -4}, 7, {"Total": 3}, {"LicenseName": "b", "Total": 2}]
+    assert totals_in(listed, faults) == {"b": 2}
+    assert faults.words()[0] == "licence a: its total is -4"
 
 
 def test_accounts_that_go_round_are_named_and_each_counts_once() -> None:

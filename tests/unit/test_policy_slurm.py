@@ -280,6 +280,10 @@ def test_users_of_equal_standing_share_a_rank() -> None:
 
 LIMITED = {
     "grp_gpus": ("QOSGrpGRES", "AssocGrpGRES"),
+    "grp_memory": ("QOSGrpMemLimit", "AssocGrpMemLimit"),
+    "memory_per_user": ("QOSMaxMemoryPerUser", None),
+    "memory_per_account": ("QOSMaxMemoryPerAccount", None),
+    "memory_per_job": ("QOSMaxMemoryPerJob", "AssocMaxMemPerJob"),
     "gpus_per_user": ("QOSMaxGRESPerUser", None),
     "gpus_per_account": ("QOSMaxGRESPerAccount", None),
     "gpus_per_job": ("QOSMaxGRESPerJob", "AssocMaxGRESPerJob"),
@@ -294,13 +298,15 @@ LIMITED = {
 
 @pytest.mark.parametrize("limit", LIMITED)
 def test_a_limit_stops_a_job_and_lets_others_past(limit: str) -> None:
-    """Ada runs on four GPUs of one node and wants four of another one; bob comes after her."""
+    """Ada runs on four GPUs of one node and wants four of another one; bob comes after her. Each
+    asks for 1 MiB a GPU."""
     most = 1 if "jobs" in limit or "nodes" in limit else 7
     if limit.endswith("per_job"):
         most = 0 if "nodes" in limit else 3
     of_qos, of_account = LIMITED[limit]
     other = {"user": "bob", "account": "other", "qos": "free"}
     jobs = [running(9, n1=4), waiting(1, 4), replace(waiting(2, 4), **other)]
+    jobs = [replace(job, requested_memory=float(job.requested)) for job in jobs]
     problem = a_problem(jobs, now=NOW)
     qos = (Qos(name="normal", bounds=Bounds(**{limit: most})),)
     assert why(problem, 1, qos=qos) == of_qos
@@ -311,6 +317,16 @@ def test_a_limit_stops_a_job_and_lets_others_past(limit: str) -> None:
         # What the QOS says comes before what the association says.
         wide = (Qos(name="normal", bounds=Bounds(**{limit: 100})),)
         assert set(started(problem, associations=own, qos=wide)) == {1, 2}
+
+
+def test_a_job_starts_where_its_licences_are_left() -> None:
+    matlab = (("matlab", 2),)
+    jobs = [replace(running(9, n1=4), licenses=(("matlab", 1),)), waiting(2, 4)]
+    jobs.append(replace(waiting(1, 4), licenses=matlab))
+    problem = a_problem(jobs, now=NOW)
+    assert why(problem, 1, licenses=matlab) == "Licenses"
+    assert set(started(problem, licenses=matlab)) == {2}
+    assert set(started(problem, licenses=(("matlab", 3),))) == {1, 2}
 
 
 def test_limits_on_length_size_and_minutes_hold() -> None:

@@ -55,6 +55,30 @@ def rules(settings: SlurmSettings, *jobs: TraceJob, known: bool = True) -> list[
     return [one.rule for one in broken_rules(run(settings, *jobs, known=known), settings)]
 
 
+SHORT = SlurmSettings(
+    qos=(Qos(name="normal", bounds=Bounds(memory_per_user=4000.0)),), licenses=(("matlab", 3),)
+)
+
+
+def test_memory_and_licences_bound_elastic_jobs_as_they_bound_plain_ones() -> None:
+    """Memory grows with an elastic job's GPUs, its licences are always the same."""
+    jobs = (
+        a_job("plain", 2, 9000.0, memory=2000.0, user="ann"),
+        a_job("grows", 1, 9000.0, sizes=(1, 2, 4), memory=1000.0, user="ann"),
+        a_job("two", 2, 9000.0, sizes=(2, 4), licenses=(("matlab", 2),), user="eve"),
+        a_job("waits", 2, 900.0, sizes=(2, 4), licenses=(("matlab", 2),), user="bob"),
+    )
+    _, grows, two, waits = run(SHORT, *jobs).jobs
+    assert max(gpus for at, gpus in grows.sizes if at < 9000.0) == 2
+    assert waits.started is not None
+    assert two.finished is not None
+    assert waits.started >= two.finished
+    assert rules(SHORT, *jobs) == []
+    broken = rules(SHORT, *jobs, known=False)
+    assert any(rule.startswith("qos normal: memory_per_user is 4000") for rule in broken)
+    assert "licences of matlab: 4, of 3" in broken
+
+
 def test_a_plain_job_that_waits_for_a_limit_takes_no_room_from_elastic_jobs() -> None:
     elastic, _, waits = run(
         LIMITED,

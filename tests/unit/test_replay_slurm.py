@@ -79,6 +79,40 @@ def test_the_columns_that_slurm_goes_by_are_read(tmp_path: Path) -> None:
     assert (plain.time_limit, plain.partition, plain.qos, plain.nodes) == (None, "", "", 0)
 
 
+MATLAB = (("matlab", 2), ("ansys", 1))
+
+
+def test_memory_and_licences_are_read(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    heading = "submitted,name,user,gpus,duration_s,memory_mib,licenses\n"
+    trace.write_text(heading + "0,a,u,4,60,8000,matlab:2;ansys\n0,b,u,4,60,,\n")
+    full, plain = traces.read(trace).jobs
+    assert (full.memory, full.licenses) == (8000.0, MATLAB)
+    assert (plain.memory, plain.licenses) == (0.0, ())
+    trace.write_text(heading + "0,a,u,4,60,8000,matlab:1|ansys:1\n")
+    with pytest.raises(TraceError, match="is not a list such as"):
+        traces.read(trace)
+
+
+def test_records_of_sacct_tell_of_memory_and_licences_too(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    held = "cpu=4,mem=62.50G,node=2,gres/gpu=4,license/matlab=2,license/ansys=1"
+    trace.write_text(f"JobIDRaw|Submit|ElapsedRaw|AllocTRES\n1|100|60|{held}\n")
+    (job,) = traces.read(trace).jobs
+    assert (job.memory, job.licenses) == (64000.0, MATLAB)
+
+
+def test_the_sites_licences_stand_in_the_description_of_its_cluster(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[licenses]\nmatlab = 4\n[[qos]]\nname = "q"\ngrp_memory = 1000\n')
+    found = site_rules.read(cluster)
+    assert (found.licenses, found.qos[0].bounds.grp_memory) == ((("matlab", 4),), 1000)
+    for wrong in ("licenses = 4\n", '[licenses]\nmatlab = "four"\n', "[licenses]\nmatlab = -1\n"):
+        cluster.write_text(wrong + "[slurm]\n")
+        with pytest.raises(TraceError, match="licen"):
+            site_rules.read(cluster)
+
+
 def test_records_of_sacct_tell_what_slurm_goes_by(tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text(
@@ -101,12 +135,19 @@ def test_json_records_tell_it_too(tmp_path: Path) -> None:
         "reservation": {"name": "class"},
         "allocation_nodes": 2,
         "time": {"submission": 100, "start": 100, "end": 160, "limit": limit},
-        "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 4}]},
+        "tres": {
+            "allocated": [
+                {"type": "gres", "name": "gpu", "count": 4},
+                {"type": "mem", "name": "", "count": 8000},
+                {"type": "license", "name": "matlab", "count": 2},
+            ]
+        },
     }
     forever = {**record, "time": {**record["time"], "limit": {**limit, "infinite": True}}}  # type: ignore[dict-item]
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"jobs": [record, {**forever, "job_id": 2}]}))
     first, second = traces.read(trace).jobs
+    assert (first.memory, first.licenses) == (8000.0, (("matlab", 2),))
     told = (first.time_limit, first.partition, first.qos, first.reservation, first.nodes)
     assert told == (5400.0, "gpu", "high", "class", 2)
     assert second.time_limit is None

@@ -219,6 +219,7 @@ READ: dict[str, Any] = {
     "groups": "",
     "core_count": 32,
     "core_specializations": [],
+    "licenses": "",
 }
 
 

@@ -93,7 +93,7 @@ def test_every_form_asks_for_a_shard_and_for_gpus_again(
         ({}, ""),
         ({"tres_per_job": "gres/gpu:v100:4"}, "its mark does not say which type"),
         ({"tres_per_job": "gres/gpu:v100:4", "admin_comment": f"{MARK};type=v100"}, ""),
-        ({"per_gpu": "gres/gpu:2"}, "CPUs or memory per GPU"),
+        ({"cpus_per_gpu": "gres/gpu:2"}, "CPUs or memory per GPU"),
     ],
 )
 def test_a_job_that_could_not_have_its_own_gpu_again_does_not_share(

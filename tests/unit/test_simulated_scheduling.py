@@ -120,6 +120,8 @@ def test_a_request_that_no_node_could_ever_have_is_held_by_slurm() -> None:
         (Qos(gpus=4), "QOSGrpGRES"),
         (Qos(jobs_per_user=1), "QOSMaxJobsPerUserLimit"),
         (Qos(gpus_per_job=3), "QOSMaxGRESPerJob"),
+        (Qos(memory_per_user=900), "QOSMaxMemoryPerUser"),
+        (Account(name="vision", memory=900), "AssocGrpMemLimit"),
         (Account(name="vision", gpus=5), "AssocGrpGRES"),
         (Account(name="vision", jobs=1), "AssocGrpJobsLimit"),
         (Account(name="vision", jobs_per_user=1), "AssocMaxJobsLimit"),
