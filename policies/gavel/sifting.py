@@ -26,7 +26,7 @@ from ones.policies.model import Floats, Ints
 
 MANY = 4096  # rows from which it is worth while, where columns are few
 SAMPLE = 2.0  # rows of a sample for each column, times the root of all rows
-ROUNDS = 12
+ROUNDS = 8
 ROUGH = 1e-5  # the gap to which the program of a sample is solved
 LEAST = 10 * ROUGH  # relatively; by so much its prices may be off in any case
 FIRST, SAFE = 2.0, 5.0  # of a sample's standard errors: by so many its prices may be off
@@ -37,9 +37,14 @@ ROOM = 1e-10  # relatively; promises are met and GPUs there but for this
 IN_USE = 1e-6  # of a row's time; less is rounding
 
 
-def is_large(program: Program) -> bool:
-    """Whether there are so many rows that a sample of them is few."""
+def is_worth_sifting(program: Program) -> bool:
+    """Whether a sample says enough of the rows, and is few of them.
+
+    Little is left of a level above floors, and a sample's error is that of all that rows need.
+    """
     rows, columns = program.throughput.shape
+    if program.reward is None and program.floor.any():
+        return False
     return bool(rows >= max(MANY, (4 * SAMPLE * columns) ** 2))
 
 

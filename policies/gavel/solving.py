@@ -11,7 +11,7 @@ import numpy as np
 from ones.policies.gavel.interior import solve_by_interior_point
 from ones.policies.gavel.packing import solve_by_generating_pairs
 from ones.policies.gavel.program import Bools, Program, Solution, Unsolved, solve_with_highs
-from ones.policies.gavel.sifting import is_large, solve_by_sifting
+from ones.policies.gavel.sifting import is_worth_sifting, solve_by_sifting
 from ones.policies.model import Floats
 
 REACHED = 1e-9  # a demand counts as met when this little of it is missing, relatively
@@ -30,7 +30,7 @@ def solve(program: Program) -> Solution:
         return solve_with_highs(program)
     if len(program.pairs):
         return solve_by_generating_pairs(program)
-    if is_large(program):
+    if is_worth_sifting(program):
         with suppress(Unsolved):
             return solve_by_sifting(program)
     try:

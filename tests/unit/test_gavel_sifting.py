@@ -18,7 +18,7 @@ from ones.policies.gavel.choosing import Choice, Nearby, cheapest
 from ones.policies.gavel.elimination import Form
 from ones.policies.gavel.interior import solve_by_interior_point
 from ones.policies.gavel.program import Program, Scaled, Solution, Unsolved, solve_with_highs
-from ones.policies.gavel.sifting import is_large, solve_by_sifting
+from ones.policies.gavel.sifting import is_worth_sifting, solve_by_sifting
 from ones.policies.gavel.solving import solve
 from ones.policies.model import Floats
 
@@ -197,7 +197,7 @@ def test_thousands_of_jobs_that_differ_are_sifted(gpus_per_job: float, seed: int
     """Scarce, ample, and where as many jobs as not are as well off idle as busy."""
     problem = a_crowd(6000, gpus_per_job, seed)
     program = program_of(problem, shares_of(problem))
-    assert is_large(program)
+    assert is_worth_sifting(program)
     solution = solve_by_sifting(program)
     whole = solve_by_interior_point(program)
     assert solution.objective == pytest.approx(whole.objective, rel=1e-8)
@@ -222,7 +222,7 @@ def test_what_sifting_gives_up_the_interior_point_method_solves(
     def gives_up(program: Program) -> Solution:
         raise Unsolved("no prices")
 
-    monkeypatch.setattr("ones.policies.gavel.solving.is_large", lambda program: True)
+    monkeypatch.setattr("ones.policies.gavel.solving.is_worth_sifting", lambda program: True)
     monkeypatch.setattr("ones.policies.gavel.solving.solve_by_sifting", gives_up)
     problem = a_problem([[1.0, 2.0], [2.0, 1.0]], [1.0, 1.0])
     assert solve(program_of(problem, np.ones(2))).objective == pytest.approx(2.0)
