@@ -147,7 +147,11 @@ class Rounds:
         if self._steering.mode != "act" or not self._moves.open():
             return
         with self._one:
-            self._moves.advance(self._observer.look())
+            snapshot = self._observer.look()
+            # Where thousands of jobs start at once their steps take minutes, for which no round
+            # would come, and all would go by what Slurm said before.
+            most = min(self.tick_interval(), self._policy.config.round)
+            self._moves.advance(snapshot, most=most)
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 
 from ones.daemon.onesd import audit
 from ones.daemon.onesd.books.books import Books
@@ -18,7 +19,7 @@ from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves import telling
 from ones.daemon.onesd.moves.odd import SENSELESS, OddMoves
 from ones.daemon.onesd.moves.requests import Filling
-from ones.policies.model import Job, Placement
+from ones.policies.model import Job, Placement, Seconds
 from ones.policies.moves import Move
 from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
@@ -62,6 +63,7 @@ class Mover:
         self._clock = clock
         self._odd = OddMoves(metrics, clock=clock)
         self._listening = self._ticked = clock()
+        self._reached = 0  # the last move that a tick got to; 0: it got through all
 
     def open(self) -> list[MoveRecord]:
         """The moves under way, oldest first."""
@@ -171,8 +173,17 @@ class Mover:
                     claims[node] = claims.get(node, 0) + gpus
         return claims
 
-    def tick(self, snapshot: Snapshot, promised: Mapping[str, int] | None = None) -> None:
-        """Take every step that is due; `promised` are GPUs that other kinds of moves will free."""
+    def tick(
+        self,
+        snapshot: Snapshot,
+        promised: Mapping[str, int] | None = None,
+        *,
+        most: Seconds = inf,
+    ) -> None:
+        """Take every step that is due; `promised` are GPUs that other kinds of moves will free.
+
+        What is not come to within `most` seconds is for the next tick, which begins there.
+        """
         now, moves = self._clock(), self.open()
         if not 0 <= now - self._ticked < GAP:
             self._listening = now
@@ -183,7 +194,10 @@ class Mover:
             coming[node] = coming.get(node, 0) + gpus
         out = frozenset(node.name for node in snapshot.nodes.values() if snapshot.barred(node))
         halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
-        for move in moves:
+        for move in sorted(moves, key=lambda move: move.id <= self._reached):
+            if self._clock() - now > most:
+                return
+            self._reached = move.id
             if snapshot.makes_no_sense(move.job):
                 continue
             record = snapshot.jobs.get(move.job)
@@ -208,6 +222,7 @@ class Mover:
                     self._record(move, replace(move, outcome=why[:300], deadline=None))
             else:
                 self._odd.went_on(move.id)
+        self._reached = 0
 
     def _closed(
         self, move: MoveRecord, record: JobRecord | None, snapshot: Snapshot

@@ -15,7 +15,7 @@ from ones.daemon.onesd.moves.requests import Filling
 from ones.daemon.onesd.moves.restart import Mover
 from ones.daemon.site import live_limits, move_limits
 from ones.daemon.wire import Report
-from ones.policies.model import Job, JobId
+from ones.policies.model import Job, JobId, Seconds
 from ones.policies.moves import Move
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.cluster import Cluster
@@ -163,10 +163,10 @@ class MovesUnderWay:
             self._compared = lapse
             self.restarts.put_back(snapshot, lapse)
 
-    def advance(self, snapshot: Snapshot) -> None:
-        """Take every step that is due."""
+    def advance(self, snapshot: Snapshot, *, most: Seconds) -> None:
+        """Take every step that is due, in so many seconds; what is left is for the next time."""
         self.live.tick(snapshot, self.restarts.claimed(snapshot))
-        self.restarts.tick(snapshot, self.live.promised(snapshot))
+        self.restarts.tick(snapshot, self.live.promised(snapshot), most=most)
         self.live.clean(snapshot)
 
 
