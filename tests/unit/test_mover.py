@@ -13,6 +13,7 @@ from ones.daemon.onesd.books.holds import HoldsBook
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves.restart import Mover
+from ones.daemon.onesd.moves.turns import Turns
 from ones.policies.model import JobId
 from ones.policies.moves import Move
 from ones.slurm_ext.actions import Action
@@ -93,6 +94,15 @@ def test_a_tick_that_took_its_time_is_gone_on_with_in_the_next_and_nobody_is_pas
         mover.tick(snapshot, most=2.5)
         asked.append(tuple(slurm.asked))
         slurm.asked.clear()
-    assert asked == [(1, 2, 3), (4, 5, 6), (7,)]
-    mover.tick(snapshot, most=2.5)
-    assert slurm.asked == [1, 2, 3]
+    assert asked == [(1, 2, 3), (4, 5, 6), (7, 1, 2)]
+
+
+def test_who_was_passed_over_for_want_of_time_comes_first_the_next_time() -> None:
+    now = 0.0
+    turns, had = Turns(lambda: now), list[list[int]]()
+    for there in ({3, 1, 2, 4}, {1, 4, 5}, {1, 4, 5}):
+        had.append([])
+        for number in turns.of(there, most=1.5):
+            had[-1].append(number)
+            now += 1.0
+    assert had == [[1, 2], [4, 5], [1, 4]]

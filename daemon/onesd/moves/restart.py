@@ -19,6 +19,7 @@ from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves import telling
 from ones.daemon.onesd.moves.odd import SENSELESS, OddMoves
 from ones.daemon.onesd.moves.requests import Filling
+from ones.daemon.onesd.moves.turns import Turns
 from ones.policies.model import Job, Placement, Seconds
 from ones.policies.moves import Move
 from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape
@@ -63,7 +64,7 @@ class Mover:
         self._clock = clock
         self._odd = OddMoves(metrics, clock=clock)
         self._listening = self._ticked = clock()
-        self._reached = 0  # the last move that a tick got to; 0: it got through all
+        self._turns = Turns(clock)
 
     def open(self) -> list[MoveRecord]:
         """The moves under way, oldest first."""
@@ -194,10 +195,9 @@ class Mover:
             coming[node] = coming.get(node, 0) + gpus
         out = frozenset(node.name for node in snapshot.nodes.values() if snapshot.barred(node))
         halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
-        for move in sorted(moves, key=lambda move: move.id <= self._reached):
-            if self._clock() - now > most:
-                return
-            self._reached = move.id
+        by_id = {move.id: move for move in moves}
+        for number in self._turns.of(by_id, most=most):
+            move = by_id[number]
             if snapshot.makes_no_sense(move.job):
                 continue
             record = snapshot.jobs.get(move.job)
@@ -222,7 +222,6 @@ class Mover:
                     self._record(move, replace(move, outcome=why[:300], deadline=None))
             else:
                 self._odd.went_on(move.id)
-        self._reached = 0
 
     def _closed(
         self, move: MoveRecord, record: JobRecord | None, snapshot: Snapshot
