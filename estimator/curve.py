@@ -108,13 +108,18 @@ class _Fit:
         self.apart = np.flatnonzero(apart)
         gradients = [one.gradient_seconds for one in points if one.gradient_seconds is not None]
         self.log_gradient = np.log(np.array(gradients) / self.unit)
-        self.several = self.gpus > 1
+        several = self.gpus > 1
         self.between = self.nodes > 1
-        self.inside = self.several & ~self.between
+        self.inside = several & ~self.between
         self.more = np.maximum(self.gpus - 2.0, 0.0)
-        self.more_inside, self.more_between = self.more * self.inside, self.more * self.between
+        more = self.more * self.inside, self.more * self.between
+        self.network = np.stack([self.inside, more[0], self.between, more[1]]).astype(np.float64)
+        self.several = several.astype(np.float64)
+        self.alone = np.stack([np.zeros(len(step)), 1.0 - self.several])
+        self.again = self.passes - 1.0
         self.local_apart = self.local[self.apart]
-        self.slopes = np.empty((7, len(step)))
+        # Written over at each call: to stack rows anew takes longer.
+        self.slopes, self.both = np.empty((7, len(step))), np.empty((2, len(step)))
         self.like = like
         self.share = FIXED_SHARE
         if like is not None:
@@ -153,33 +158,26 @@ class _Fit:
 
     def loss(self, vector: Floats) -> tuple[float, Floats]:
         """Root mean square of the log errors plus penalties, and its slope."""
-        a_c, b_c, a_r, b_r, a_n, b_n = np.exp(vector[:OVERLAP])
-        gamma = vector[OVERLAP]
+        terms, gamma = np.exp(vector[:OVERLAP]), float(vector[OVERLAP])
+        a_c, b_c = float(terms[0]), float(terms[1])
+        both, slopes = self.both, self.slopes
         each = b_c * self.local
-        gradient = a_c + each
-        inside, between = b_r * self.more_inside, b_n * self.more_between
-        sync = a_r * self.inside + inside + a_n * self.between + between
-        larger = np.maximum(gradient, sync)
-        pass_seconds = larger * ((gradient / larger) ** gamma + (sync / larger) ** gamma) ** (
-            1.0 / gamma
-        )
-        u, v = gradient / pass_seconds, sync / pass_seconds
-        step = (self.passes - 1.0) * gradient + pass_seconds
-        by_gradient = self.passes - 1.0 + u ** (gamma - 1.0)
-        by_sync = np.where(self.several, v ** (gamma - 1.0), 0.0)
-        entropy = np.zeros_like(u)
-        parts = self.several & (v > 0)
-        entropy[parts] = u[parts] ** gamma * np.log(u[parts]) + v[parts] ** gamma * np.log(v[parts])
-        by_gamma = pass_seconds / gamma * entropy
+        network = self.network * terms[2:, None]
+        gradient = np.add(a_c, each, out=both[0])
+        np.add.reduce(network, axis=0, out=both[1])  # the time to synchronise
+        larger = np.maximum(gradient, both[1])
+        pass_seconds = larger * np.add.reduce((both / larger) ** gamma) ** (1.0 / gamma)
+        shares = both / pass_seconds
+        step = self.again * gradient + pass_seconds
+        by_gradient, by_sync = shares ** (gamma - 1.0)
+        by_gradient = self.again + by_gradient
+        # On one GPU there is nothing to overlap: 0 log 0 is 0, and so is 1 log 1.
+        entropy = np.add.reduce(shares**gamma * np.log(shares + self.alone))
         value, slope = 0.0, np.zeros(7)
-        slopes = self.slopes  # written over at each call: to stack rows anew takes longer
         np.multiply(by_gradient, a_c, out=slopes[0])
         np.multiply(by_gradient, each, out=slopes[1])
-        np.multiply(by_sync * a_r, self.inside, out=slopes[2])
-        np.multiply(by_sync, inside, out=slopes[3])
-        np.multiply(by_sync * a_n, self.between, out=slopes[4])
-        np.multiply(by_sync, between, out=slopes[5])
-        slopes[6] = by_gamma
+        np.multiply(by_sync * self.several, network, out=slopes[2:OVERLAP])
+        np.multiply(pass_seconds / gamma, entropy, out=slopes[OVERLAP])
         error = np.log(step) - self.log_step
         size = sqrt(_mean_square(error) + SMOOTHING**2)
         value += size

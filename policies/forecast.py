@@ -21,7 +21,6 @@ from ones.policies.model import (
     Placement,
     Problem,
     Seconds,
-    Segment,
     Shape,
 )
 from ones.policies.shapes import own_forms
@@ -86,32 +85,78 @@ class Tuned:
     seconds: Floats  # to the end, the batch chosen anew as the noise changes; inf where it can't
 
 
+def seconds_left_alike(
+    jobs: Sequence[Job],
+    outlooks: Sequence[Outlook],
+    gpu_type: str,
+    *,
+    nodes: Ints,
+    gpus: Ints,
+    batch: Floats,
+) -> Floats:
+    """[J, K] as `seconds_left`, of several jobs at once, each at its own batches [J, K]."""
+    step = np.stack(
+        [
+            outlook.speed.step_seconds(gpu_type, nodes, gpus, own)
+            for outlook, own in zip(outlooks, batch, strict=True)
+        ]
+    )
+    if any(outlook.segments for outlook in outlooks):
+        each = zip(jobs, outlooks, batch, strict=True)
+        work = np.stack([_work(job, outlook, own) for job, outlook, own in each])
+    else:
+        work = _samples(outlooks)[:, None]
+    return np.asarray(work * step / batch, dtype=np.float64)
+
+
 def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints) -> Tuned:
     """The batch of the largest goodput now, and the time to the end with the best at each time.
 
     A job that keeps its own batch, or that can't change it without a restart, is taken to stay
     with the one that is best over all it still has to do.
     """
-    bounds = job.batches
+    found = tuned_alike([job], [outlook], job.batches, gpu_type, nodes=nodes, gpus=gpus)
+    return Tuned(found.batch[0], found.seconds[0])
+
+
+def tuned_alike(
+    jobs: Sequence[Job],
+    outlooks: Sequence[Outlook],
+    bounds: Batch | None,
+    gpu_type: str,
+    *,
+    nodes: Ints,
+    gpus: Ints,
+) -> Tuned:
+    """[J, K] as `tuned`, of several jobs at once, if these are the batches that each accepts.
+
+    Their work has as many segments.
+    """
     if bounds is None:
-        batch = np.full(gpus.shape, own_batch(job, outlook))
-        seconds = seconds_left(job, outlook, gpu_type, nodes=nodes, gpus=gpus, batch=batch)
+        own = [own_batch(job, outlook) for job, outlook in zip(jobs, outlooks, strict=True)]
+        batch = np.repeat(np.array(own)[:, None], len(gpus), axis=1)
+        seconds = seconds_left_alike(jobs, outlooks, gpu_type, nodes=nodes, gpus=gpus, batch=batch)
         return Tuned(batch, seconds)
     real, possible = _batches(bounds, tuple(gpus.tolist()))
-    step = outlook.speed.step_seconds(gpu_type, nodes[:, None], gpus[:, None], real)
-    each = step / real  # seconds per sample, [K, BATCHES]
-    segments = outlook.segments or (Segment(outlook.remaining, None),)
-    if not bounds.tunes:
-        spent = each * _work(job, outlook, real)
-        best = spent.argmin(axis=1)
-        seconds = np.take_along_axis(spent, best[:, None], axis=1)[:, 0]
+    down, across = nodes[:, None], gpus[:, None]
+    step = [outlook.speed.step_seconds(gpu_type, down, across, real) for outlook in outlooks]
+    each = np.stack(step) / real  # [J, K, BATCHES] seconds per sample
+    if bounds.tunes and outlooks[0].segments:
+        noise = np.stack([[one.noise_of(real) for one in outlook.segments] for outlook in outlooks])
+        parts = np.array([[one.samples for one in outlook.segments] for outlook in outlooks])
+        counted = _counted(noise, real, bounds.reference)  # [J, S, K, BATCHES]
+        least = (each[:, None] * counted).min(axis=3)
+        seconds = (parts[..., None] * least).sum(axis=1)
+        best = (each * counted[:, 0]).argmin(axis=2)
     else:
-        noise = np.stack([one.noise_of(real) for one in segments])
-        work = np.array([one.samples for one in segments])
-        counted = _counted(noise, real, bounds.reference)  # [S, K, BATCHES]
-        seconds = (work[:, None] * (each * counted).min(axis=2)).sum(axis=0)
-        best = (each * counted[0]).argmin(axis=1)
-    batch = np.take_along_axis(real, best[:, None], axis=1)[:, 0]
+        if outlooks[0].segments:
+            pairs = zip(jobs, outlooks, strict=True)
+            spent = each * np.stack([_work(job, outlook, real) for job, outlook in pairs])
+        else:
+            spent = each * _samples(outlooks)[:, None, None]
+        best = (each if bounds.tunes else spent).argmin(axis=2)
+        seconds = spent.min(axis=2)
+    batch = real[np.arange(len(gpus)), best]
     return Tuned(np.where(possible, batch, np.nan), np.where(possible, seconds, np.inf))
 
 
@@ -149,6 +194,10 @@ def _work(job: Job, outlook: Outlook, batch: Floats) -> Floats:
     for one in outlook.segments:
         total = total + one.samples * _counted(one.noise_of(batch), batch, reference)
     return total
+
+
+def _samples(outlooks: Sequence[Outlook]) -> Floats:
+    return np.array([outlook.remaining for outlook in outlooks], dtype=np.float64)
 
 
 def seconds_left_on(
@@ -206,4 +255,4 @@ def by_id(jobs: Sequence[Job]) -> dict[JobId, Job]:
 
 def type_of(placement: Placement, nodes: Mapping[str, Node]) -> str:
     """The GPU type of a placement; that of its first known node where types are mixed."""
-    return next((nodes[name].gpu_type for name in placement.nodes if name in nodes), "")
+    return next((nodes[name].gpu_type for name, _ in placement.gpus_on if name in nodes), "")

@@ -114,8 +114,8 @@ class Batch:
 
     def accepts(self, batch: int, gpus: int) -> bool:
         """Whether the job can run with this global batch on so many GPUs."""
-        _, most = self.bounds(np.array(gpus))
-        return bool(gpus * self.least_per_gpu <= batch <= most)
+        room = self.most if self.accumulates else min(self.most, gpus * self.most_per_gpu)
+        return gpus * self.least_per_gpu <= batch <= room
 
     def split(self, batch: Floats, gpus: Ints) -> tuple[Floats, Floats]:
         """Samples per GPU and pass, and passes per step, of a global batch.

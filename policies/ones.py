@@ -13,6 +13,7 @@ from ones.policies.forecast import noise_known
 from ones.policies.model import (
     Assignment,
     Floats,
+    Ints,
     Job,
     JobId,
     Outlook,
@@ -83,15 +84,15 @@ class Ones:
         recalled = _recall(past, options.jobs, slots)
         seeds = [options.present, exact.chosen] if self.settings.exact else [options.present]
         population = encode(np.stack(seeds), arena)
-        best = self._deploy(problem, arena, population, expected, (settled, ledger))
+        trials = _Trials(problem, arena, Wishes.by(expected, options), (settled, ledger))
+        best = trials.best(population, self.settings.finalists)
         searched = self._generations(arena) > 0 and not (
             self.settings.exact and _gap(exact.bound, best.worth) < SETTLED
         )
         if searched or not self.settings.exact:
             population = population.joined(recalled)
             population = self._search(problem, arena, population, expected, rng)
-            found = self._deploy(problem, arena, population, expected, (settled, ledger))
-            best = max(best, found, key=lambda one: one.worth)
+            best = trials.best(population, self.settings.finalists)
         else:
             population = population.joined(recalled)
         for j, (job, given) in enumerate(zip(options.jobs, best.given, strict=True)):
@@ -159,28 +160,38 @@ class Ones:
         cells = settings.population * (len(arena.kind) + options.seconds[..., 0].size)
         return min(settings.generations, settings.effort // cells)
 
-    def _deploy(
-        self,
-        problem: Problem,
-        arena: Arena,
-        population: Population,
-        expected: Floats,
-        left: tuple[Room, Ledger],
-    ) -> Decoded:
-        """The best of the foremost candidates, and of changing nothing, on the real nodes."""
-        finalists = [arena.options.present]
-        for chosen in express(population, arena):
-            if len(finalists) > self.settings.finalists:
+
+@dataclass(slots=True)
+class _Trials:
+    """Candidates on the real nodes, each of them once."""
+
+    problem: Problem
+    arena: Arena
+    wishes: Wishes
+    left: tuple[Room, Ledger]
+    tried: list[Ints] = field(default_factory=list)
+    found: list[Decoded] = field(default_factory=list)
+
+    def best(self, population: Population, finalists: int) -> Decoded:
+        """The best so far: of the foremost candidates, of changing nothing, and of those before."""
+        foremost = [self.arena.options.present]
+        for chosen in express(population, self.arena):
+            if len(foremost) > finalists:
                 break
-            if not any((chosen == other).all() for other in finalists):
-                finalists.append(chosen)
-        wishes = Wishes.by(expected, arena.options)
-        decoded = [
-            decode(problem, arena.options, wishes, chosen, left, repack=repack)
-            for chosen in finalists
+            if not _among(chosen, foremost):
+                foremost.append(chosen)
+        new = [chosen for chosen in foremost if not _among(chosen, self.tried)]
+        self.tried += new
+        self.found += [
+            decode(self.problem, self.arena.options, self.wishes, chosen, self.left, repack=repack)
+            for chosen in new
             for repack in (False, True)
         ]
-        return max(decoded, key=lambda one: one.worth)
+        return max(self.found, key=lambda one: one.worth)
+
+
+def _among(chosen: Ints, others: Iterable[Ints]) -> bool:
+    return any(np.array_equal(chosen, other) for other in others)
 
 
 def _gap(bound: float, worth: float) -> float:
@@ -239,13 +250,24 @@ def _draw(problem: Problem, jobs: Iterable[Job], rng: np.random.Generator) -> Fl
 def _select(population: Population, arena: Arena, worth: Floats, most: int) -> Population:
     """The best `most` candidates, each schedule once; those beyond a cap come last."""
     chosen = express(population, arena)
-    _, first = np.unique(chosen.reshape(len(chosen), -1), axis=0, return_index=True)
+    first = _first_of_each(chosen)
     scored = score(chosen[first], worth)
     if arena.caps is not None:
         most_worth = float(np.max(np.abs(worth), where=np.isfinite(worth), initial=1.0))
         scored = scored - 10.0 * most_worth * len(worth) * arena.caps.excess(chosen[first])
     ranked = first[np.argsort(-scored, kind="stable")]
     return population.only(ranked[:most])
+
+
+def _first_of_each(chosen: Ints) -> Ints:
+    """[P] where each schedule first stands, in the order of the schedules' numbers."""
+    # As bytes, the highest first, they are in the order of their numbers, which are not negative;
+    # to have numpy compare thousands of columns takes ten times as long.
+    rows = chosen.reshape(len(chosen), -1).astype(">i8")
+    first: dict[bytes, int] = {}
+    for p, row in enumerate(rows):
+        first.setdefault(row.tobytes(), p)
+    return np.array([first[schedule] for schedule in sorted(first)], dtype=np.int64)
 
 
 def _read_limits(past: Mapping[str, object]) -> dict[JobId, BatchLimit]:

@@ -8,8 +8,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ones.policies.forecast import own_batch, seconds_left, seconds_left_on, tuned, type_of
-from ones.policies.model import Floats, Ints, Job, JobId, Outlook, Problem, Seconds, Shape
+from ones.policies.forecast import (
+    own_batch,
+    seconds_left_alike,
+    seconds_left_at,
+    seconds_left_on,
+    tuned_alike,
+    type_of,
+)
+from ones.policies.model import (
+    Batch,
+    Floats,
+    Ints,
+    Job,
+    JobId,
+    Outlook,
+    Problem,
+    Seconds,
+    Shape,
+)
 from ones.policies.ones_batch import BatchLimit
 from ones.policies.ones_settings import Settings
 from ones.policies.shapes import shapes_by_size
@@ -77,26 +94,35 @@ def build(
     batch = np.ones_like(seconds)
     present = np.zeros((len(jobs), 3), dtype=np.int64)
     shapes: dict[tuple[int, int, int], list[Shape]] = {}
-    for j, (job, menu) in enumerate(zip(jobs, chosen, strict=True)):
-        outlook = _believed(problem.outlooks[job.id], settings)
-        limit = limits.get(job.id)
+    outlooks = [_believed(problem.outlooks[job.id], settings) for job in jobs]
+    alike: dict[tuple[int, tuple[int, ...], Batch | None, int], list[int]] = {}
+    for j, (job, menu, outlook) in enumerate(zip(jobs, chosen, outlooks, strict=True)):
         sizes[j, 0] = 0
         sizes[j, 1 : 1 + len(counts[j])] = counts[j]
+        batches = _within(job.batches, limits.get(job.id))
+        terms = id(menu), tuple(counts[j]), batches, len(outlook.segments)
+        alike.setdefault(terms, []).append(j)
+    for (_, _, batches, _), found in alike.items():
+        first = found[0]
         for t, kind in enumerate(types):
             fits = {
-                k: menu.fits[t][size]
-                for k, size in enumerate(counts[j], start=1)
-                if size in menu.fits[t]
+                k: chosen[first].fits[t][size]
+                for k, size in enumerate(counts[first], start=1)
+                if size in chosen[first].fits[t]
             }
-            if fits:
-                shapes.update({(j, t, k): fitting for k, fitting in fits.items()})
-                offer = _offer(job, outlook, kind, fits, limit)
-                seconds[j, t, offer.sizes], batch[j, t, offer.sizes] = offer.seconds, offer.batch
+            if not fits:
+                continue
+            shapes.update({(j, t, k): fitting for j in found for k, fitting in fits.items()})
+            these, theirs = [jobs[j] for j in found], [outlooks[j] for j in found]
+            offer = _offer(these, theirs, batches, kind, list(fits.values()))
+            at = np.ix_(found, [t], list(fits))
+            seconds[at], batch[at] = offer.seconds[:, None], offer.batch[:, None]
+    for j, (job, outlook) in enumerate(zip(jobs, outlooks, strict=True)):
         if job.placement is not None:
             t = types.index(type_of(job.placement, problem.by_name)) if types else 0
             k = int(np.searchsorted(sizes[j], job.placement.gpus))
             present[j] = t, k, PRESENT
-            here = _as_it_is(job, outlook, types[t], limit)
+            here = _as_it_is(job, outlook, types[t], limits.get(job.id))
             seconds[j, t, k, PRESENT], batch[j, t, k, PRESENT] = here
             # The same batch in another column would be a restart for nothing.
             same = (batch[j, t, k, :PRESENT] == here[1]) | _tunes(job)
@@ -243,11 +269,11 @@ def _tunes(job: Job) -> bool:
     return job.batches is not None and job.batches.tunes
 
 
-def _within(job: Job, limit: BatchLimit | None) -> Job:
-    """The job with the batches that it may have now."""
-    if job.batches is None or limit is None or job.batches.most <= limit.most:
-        return job
-    return replace(job, batches=replace(job.batches, most=min(job.batches.most, limit.most)))
+def _within(batches: Batch | None, limit: BatchLimit | None) -> Batch | None:
+    """The batches that a job may have now."""
+    if batches is None or limit is None or batches.most <= limit.most:
+        return batches
+    return replace(batches, most=limit.most)
 
 
 def _as_it_is(
@@ -255,54 +281,56 @@ def _as_it_is(
 ) -> tuple[Seconds, float]:
     """Time to the end where a running job is, and its batch; the best one if it can take that."""
     now = own_batch(job, outlook)
-    nodes = np.array([len(job.placement.gpus_on) if job.placement else 1])
-    gpus = np.array([job.placement.gpus if job.placement else 1])
+    nodes = len(job.placement.gpus_on) if job.placement else 1
+    gpus = job.placement.gpus if job.placement else 1
     if not _tunes(job):
-        left = seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=np.array([now]))
-        return float(left[0]), now
-    allowed = _within(job, limit)
-    best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
-    better = float(best.batch[0])
+        return seconds_left_at(job, outlook, kind, nodes=nodes, gpus=gpus, batch=now), now
+    allowed = _within(job.batches, limit)
+    at = np.array([nodes]), np.array([gpus])
+    best = tuned_alike([job], [outlook], allowed, kind, nodes=at[0], gpus=at[1])
+    better = float(best.batch[0, 0])
     if not np.isfinite(better) or abs(np.log(better / now)) < NEAR:
         better = now
-    return float(best.seconds[0]), better
+    return float(best.seconds[0, 0]), better
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """One job on one type, over the sizes that fit."""
+    """Some jobs on one type, over the sizes that fit."""
 
-    sizes: Ints  # [F] indices
-    seconds: Floats  # [F, L]
-    batch: Floats  # [F, L]
+    seconds: Floats  # [J, F, L]
+    batch: Floats  # [J, F, L]
 
 
 def _offer(
-    job: Job,
-    outlook: Outlook,
+    jobs: Sequence[Job],
+    outlooks: Sequence[Outlook],
+    bounds: Batch | None,
     kind: str,
-    fits: Mapping[int, list[Shape]],
-    limit: BatchLimit | None,
+    fits: Sequence[Sequence[Shape]],
 ) -> _Offer:
-    """The best batch at each size; for jobs that don't tune it themselves smaller ones as well."""
-    seconds = np.full((len(fits), BATCHES + 1), np.inf)
+    """The best batch at each size; for jobs that don't tune it themselves smaller ones as well.
+
+    The jobs fit in the same shapes, may have the same batches, `bounds`, and have as many segments
+    of work.
+    """
+    seconds = np.full((len(jobs), len(fits), BATCHES + 1), np.inf)
     batch = np.ones_like(seconds)
-    nodes = np.array([shapes[0].nodes for shapes in fits.values()])
-    gpus = np.array([shapes[0].gpus for shapes in fits.values()])
-    allowed = _within(job, limit)
-    best = tuned(allowed, outlook, kind, nodes=nodes, gpus=gpus)
-    seconds[:, 0] = np.maximum(best.seconds, 1e-6)
-    batch[:, 0] = np.where(np.isfinite(best.batch), best.batch, 1.0)
-    offer = _Offer(np.array(list(fits)), seconds, batch)
-    if job.batches is None or _tunes(job):
+    nodes = np.array([shapes[0].nodes for shapes in fits])
+    gpus = np.array([shapes[0].gpus for shapes in fits])
+    best = tuned_alike(jobs, outlooks, bounds, kind, nodes=nodes, gpus=gpus)
+    seconds[..., 0] = np.maximum(best.seconds, 1e-6)
+    batch[..., 0] = np.where(np.isfinite(best.batch), best.batch, 1.0)
+    offer = _Offer(seconds, batch)
+    if bounds is None or bounds.tunes:
         return offer
-    least = job.batches.bounds(gpus)[0]
+    least = bounds.bounds(gpus)[0]
     for level in range(1, BATCHES):
-        smaller = np.maximum(np.floor(batch[:, 0] / 2**level / gpus) * gpus, 1.0)
-        times = seconds_left(job, outlook, kind, nodes=nodes, gpus=gpus, batch=smaller)
+        smaller = np.maximum(np.floor(batch[..., 0] / 2**level / gpus) * gpus, 1.0)
+        times = seconds_left_alike(jobs, outlooks, kind, nodes=nodes, gpus=gpus, batch=smaller)
         offered = (smaller >= least) & np.isfinite(best.seconds)
-        seconds[:, level] = np.where(offered, np.maximum(times, 1e-6), np.inf)
-        batch[:, level] = smaller
+        seconds[..., level] = np.where(offered, np.maximum(times, 1e-6), np.inf)
+        batch[..., level] = smaller
     return offer
 
 

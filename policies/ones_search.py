@@ -100,20 +100,32 @@ def encode(chosen: Ints, arena: Arena) -> Population:
     options = arena.options
     owner = np.full((len(chosen), len(arena.kind)), NOBODY, dtype=np.int64)
     local = np.ones(owner.shape)
+    kinds, homes = arena.kind.tolist(), arena.home.tolist()
+    own: dict[int, list[int]] = {}
+    for spot, j in enumerate(homes):
+        own.setdefault(j, []).append(spot)
     for p, candidate in enumerate(chosen):
         gpus = _count(options, candidate[:, 1])
         kept = gpus[arena.home] * (arena.home >= 0)  # jobs that keep nothing give up their GPUs
-        for j in np.argsort(-gpus, kind="stable"):
-            if gpus[j] == 0:
+        # Of each type the GPUs of nobody, then those of jobs that are cut.
+        order = np.argsort(kept > 0, kind="stable")
+        others = [iter(order[arena.kind[order] == t].tolist()) for t in range(len(options.types))]
+        holder = [NOBODY] * len(kinds)
+        for j in np.argsort(-gpus, kind="stable").tolist():
+            wanted = int(gpus[j])
+            if wanted == 0:
                 break
-            t, k, level = candidate[j]
-            free = (owner[p] == NOBODY) & (arena.kind == t)
-            # Its own GPUs first, then those of nobody, then those of jobs that are cut.
-            first = np.where(arena.home == j, 0, np.where(kept > 0, 2, 1))
-            spots = np.flatnonzero(free)
-            spots = spots[np.argsort(first[spots], kind="stable")][: gpus[j]]
-            owner[p, spots] = j
-            local[p, spots] = options.batch[j, t, k, level] / gpus[j]
+            t, k, level = candidate[j].tolist()
+            # Its own first.
+            spots = [s for s in own.get(j, ()) if holder[s] == NOBODY and kinds[s] == t][:wanted]
+            for spot in spots:
+                holder[spot] = j
+            while len(spots) < wanted and (spot := next(others[t], NOBODY)) != NOBODY:
+                if holder[spot] == NOBODY:
+                    holder[spot] = j
+                    spots.append(spot)
+            local[p, spots] = options.batch[j, t, k, level] / wanted
+        owner[p] = holder
     return Population(owner, local)
 
 
@@ -174,30 +186,31 @@ def fill(
     best = worth.max(axis=3)  # [J, T, K]
     level = worth.argmax(axis=3)
     steps = [_steps(best, options, far=far) for far in (True, False)]
-    owner, local = population.owner.copy(), population.local.copy()
+    owner = population.owner.copy()
+    batch = np.full((len(population), jobs + 1), np.nan)  # local, of the jobs that were given some
     live = np.arange(len(population))
     growth = _Growth.of(population, arena, steps)
     spots = [
         [np.flatnonzero((row == NOBODY) & (arena.kind == t)) for t in range(types)] for row in owner
     ]
     while len(live):
-        gain, to = growth.gains()
+        gain = growth.gain
         noisy = (gain * rng.uniform(1.0, NOISE, gain.shape)).reshape(len(live), -1)
         pick = noisy.argmax(axis=1)
         able = np.isfinite(noisy[np.arange(len(live)), pick])
-        live, pick, to = live[able], pick[able], to[able]
+        live, pick = live[able], pick[able]
         growth.only(able)
         rows, (j, t) = np.arange(len(live)), np.divmod(pick, types)
-        larger = to[rows, j, t]
+        larger = growth.to[rows, j, t]
         then = options.sizes[j, larger]
         more = then - options.sizes[j, growth.size[rows, j]]
-        each = options.batch[j, t, larger, level[j, t, larger]] / then
-        for p, job, kind, count, batch in zip(live, j, t, more, each, strict=True):
+        for p, job, kind, count in zip(live, j, t, more, strict=True):
             owner[p, spots[p][kind][:count]] = job
             spots[p][kind] = spots[p][kind][count:]
-            local[p, owner[p] == job] = batch
+        batch[live, j] = options.batch[j, t, larger, level[j, t, larger]] / then
         growth.add(j, t, more)
-    return Population(owner, local)
+    filled = np.take_along_axis(batch, owner, axis=1)  # NOBODY is the last column
+    return Population(owner, np.where(np.isnan(filled), population.local, filled))
 
 
 @dataclass(slots=True)
@@ -216,6 +229,9 @@ class _Growth:
     rate: list[Floats]  # of each of the steps, [P, J, T] the gain per GPU; -inf where there is none
     target: list[Ints]  # ... the larger size
     need: list[Ints]  # ... and the GPUs that it takes
+    gain: Floats  # [P, J, T] the gain per GPU by the best step that fits
+    to: Ints  # [P, J, T] the size of that step
+    cost: Ints  # [P, J, T] and the GPUs that it takes; 0 where none fits
 
     @classmethod
     def of(cls, population: Population, arena: Arena, steps: list[tuple[Floats, Ints]]) -> _Growth:
@@ -228,7 +244,7 @@ class _Growth:
         # A job grows on the type it has; one that has nothing may start on any.
         mine = (np.arange(types) == kind[..., None]) | (size == 0)[..., None]
         empty = (population.owner == NOBODY)[:, None, :] & (arena.kind == np.arange(types)[:, None])
-        return cls(
+        growth = cls(
             options=options,
             steps=steps,
             offered=_offered(options),
@@ -241,16 +257,25 @@ class _Growth:
                 options.sizes[each[:, None], larger] - _count(options, size)[..., None]
                 for larger in target
             ],
+            gain=np.empty(gpus.shape),
+            to=np.empty_like(gpus),
+            cost=np.empty_like(gpus),
         )
+        growth._weigh(np.ones(gpus.shape, dtype=np.bool_))
+        return growth
 
-    def gains(self) -> tuple[Floats, Ints]:
-        """[P, J, T] what each job gains per GPU by the best step that fits, and its size then."""
-        gain = np.full(self.gpus.shape, -np.inf)
-        to = np.zeros(gain.shape, dtype=np.int64)
-        for rate, target, need in zip(self.rate, self.target, self.need, strict=True):
-            fits = (need <= self.empty[:, None, :]) & (rate > gain)
-            gain, to = np.where(fits, rate, gain), np.where(fits, target, to)
-        return gain, to
+    def _weigh(self, which: Bools) -> None:
+        """Find the best step that fits anew, of these [P, J, T]."""
+        at = np.nonzero(which)
+        empty = self.empty[at[0], at[2]]
+        gain = np.full(len(empty), -np.inf)
+        to, cost = np.zeros_like(empty), np.zeros_like(empty)
+        for rates, target, needs in zip(self.rate, self.target, self.need, strict=True):
+            rate, need = rates[at], needs[at]
+            fits = (need <= empty) & (rate > gain)
+            gain = np.where(fits, rate, gain)
+            to, cost = np.where(fits, target[at], to), np.where(fits, need, cost)
+        self.gain[at], self.to[at], self.cost[at] = gain, to, cost
 
     def only(self, rows: Bools) -> None:
         """Go on with these candidates."""
@@ -260,6 +285,7 @@ class _Growth:
         self.rate = [rate[rows] for rate in self.rate]
         self.target = [target[rows] for target in self.target]
         self.need = [need[rows] for need in self.need]
+        self.gain, self.to, self.cost = self.gain[rows], self.to[rows], self.cost[rows]
 
     def add(self, j: Ints, t: Ints, more: Ints) -> None:
         """Of each candidate [P] one job is given so many GPUs more of a type."""
@@ -277,6 +303,10 @@ class _Growth:
             self.rate[at][rows, j] = _gained(rate[j, :, size], mine)
             self.target[at][rows, j] = larger
             self.need[at][rows, j] = options.sizes[j[:, None], larger] - present[:, None]
+        # What is empty only shrinks: a step that fits still is as good as it was.
+        changed = self.cost > self.empty[:, None, :]
+        changed[rows, j] = True
+        self._weigh(changed)
 
 
 def reorder(population: Population, arena: Arena) -> Population:

@@ -159,15 +159,14 @@ class Room:
         return None
 
     def _suits(self, placement: Placement, allowed: Collection[str], gpu_type: str | None) -> bool:
-        floor = self._floor
-        known = [floor.index[name] for name in placement.nodes if name in floor.index]
-        kinds = {floor.kinds[floor.kind[i]] for i in known}
-        return (
-            len(kinds) == 1
-            and gpu_type in (None, *kinds)
-            and all(name in allowed for name in placement.nodes)
-            and self.fits(placement)
-        )
+        floor, free = self._floor, self._free
+        kinds = set()
+        for name, gpus in placement.gpus_on:
+            i = floor.index.get(name)
+            if i is None or name not in allowed or free[i] < gpus:
+                return False
+            kinds.add(floor.kinds[floor.kind[i]])
+        return len(kinds) == 1 and gpu_type in (None, *kinds)
 
     def _closest(self, hosts: Ints, fit: Ints, wanted: int) -> Ints:
         """`wanted` of the hosts under the lowest switch that has enough of them."""

@@ -34,6 +34,10 @@ from ones.slurm_ext.slurm import Slurm
 
 log = logging.getLogger(__name__)
 MOST_BACKOFF = 60.0
+TURN = 0.0005  # seconds after which a thread makes way for another one that waits for Python
+"""By default it is ten times that, and a tick's thread waits for so long after each statement of
+SQL and each answer of Slurm while thousands of agents keep the doors busy, and each answer at a
+door several times while a round computes."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,6 +57,7 @@ def main(config: Path | None, check_config: bool, mode: str | None, policy: str 
             click.echo("the configuration is good")
             return
         setup_logging()
+        sys.setswitchinterval(TURN)
         with _only_one(loaded):
             asyncio.run(_run(loaded))
     except ConfigError as fault:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from ones.daemon import site
 from ones.daemon.onesd.books.books import Books
 from ones.daemon.onesd.books.stages import ends
+from ones.daemon.onesd.collecting import Collecting
 from ones.daemon.onesd.deciding import Answer, Question, answer
 from ones.daemon.onesd.forecast.present import Diary, Present
 from ones.daemon.onesd.metrics import Metrics
@@ -80,13 +80,14 @@ class Rounds:
         self._rng = rng
         self._begun = begun
         self._rigid: Rigid | None = None  # lost with us: then who runs counts as having started
+        self._collecting = Collecting(clock)
         # A round and a tick never touch Slurm at the same time: one writer.
         self._one = threading.Lock()
 
     def round(self) -> None:
         """One round. A round that can't be finished changes nothing more, and says why."""
         try:
-            with self._one, self._metrics.round_seconds.time(), _uncollected():
+            with self._one, self._metrics.round_seconds.time(), self._collecting.paused():
                 self._round()
         except Exception as fault:
             self.trouble = str(fault) or type(fault).__name__
@@ -146,8 +147,12 @@ class Rounds:
         """Take the steps that are due of the moves under way."""
         if self._steering.mode != "act" or not self._moves.open():
             return
-        with self._one:
-            self._moves.advance(self._observer.look())
+        with self._one, self._collecting.paused():
+            snapshot = self._observer.look()
+            # Where thousands of jobs start at once their steps take minutes, for which no round
+            # would come, and all would go by what Slurm said before.
+            most = min(self.tick_interval(), self._policy.config.round)
+            self._moves.advance(snapshot, most=most)
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""
@@ -322,19 +327,3 @@ class Rounds:
             unusable=sum(bool(self._observer.unusable(node)) for node in nodes),
             elastic=gpus_held(ours),
         )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look for cycles in all that onesd remembers.
-
-    A round makes so many objects that this would happen several times in it; what it leaves behind
-    is looked through after it, while nobody waits.
-    """
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

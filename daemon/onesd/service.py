@@ -24,7 +24,7 @@ from ones.estimator.experience import Experience
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import MoveRecord
-from ones.slurm_ext.snapshot import NodeRecord
+from ones.slurm_ext.snapshot import NodeRecord, Snapshot
 
 log = logging.getLogger(__name__)
 UNHEALTHY = 10  # rounds without success after which Slurm must not hold jobs for us
@@ -68,6 +68,7 @@ class Service:
         self._ended = ended
         self.term = term
         self._yields = yields
+        self._staged: tuple[Snapshot | None, tuple[int, ...]] = None, ()
 
     @property
     def config(self) -> Config:
@@ -140,9 +141,16 @@ class Service:
         )
 
     def staged(self) -> tuple[tuple[int, ...], float]:
-        """The stage-in jobs whose data are still needed, and when Slurm was seen so."""
+        """The stage-in jobs whose data are still needed, and when Slurm was seen so.
+
+        Each report of an agent is answered with it, so that it is worked out once a round.
+        """
         seen = self.published.snapshot
-        return in_use(seen), seen.taken
+        before, found = self._staged
+        if before is not seen:
+            found = in_use(seen)
+            self._staged = seen, found
+        return found, seen.taken
 
     @property
     def paused(self) -> dict[str, Any] | None:

@@ -272,7 +272,10 @@ def measured(folder: Path, chosen: argparse.Namespace) -> dict[str, object]:
         raise
     finally:
         onesd.terminate()
-        onesd.wait(60)
+        try:
+            onesd.wait(60)
+        except subprocess.TimeoutExpired:  # in the midst of a round on a machine that is too busy
+            onesd.kill()
         cluster.terminate()
 
 

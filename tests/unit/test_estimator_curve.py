@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad  # type: ignore[import-untyped]
 
-from ones.estimator.curve import Point, Terms, _Fit, fit
+from ones.estimator.curve import (
+    FIXED_SHARE,
+    GROWTH_PENALTY,
+    OVERLAP_PENALTY,
+    SHARE_PENALTY,
+    SMOOTHING,
+    Point,
+    Terms,
+    _Fit,
+    fit,
+)
 from ones.estimator.records import Records
 from ones.estimator.speed import Observation
 from ones.policies.model import JobId
@@ -88,6 +98,28 @@ def test_a_type_that_has_seen_a_network_has_its_own() -> None:
 
 
 vectors = st.tuples(*[st.floats(-6.0, 1.0)] * 6, st.floats(1.0, 9.0)).map(np.array)
+
+
+@settings(max_examples=30, deadline=None)
+@given(vectors)
+def test_the_loss_is_how_far_the_formula_is_from_the_points(vector: np.ndarray) -> None:
+    points = [
+        point(*setting, passes=1 + k % 3, apart=k % 2 > 0) for k, setting in enumerate(SETTINGS)
+    ]
+    problem = _Fit(points, None)
+    terms = Terms(*(problem.unit * np.exp(vector[:6])), vector[6])
+    steps = [seconds(terms, one.nodes, one.gpus, one.local, one.passes) for one in points]
+    errors = np.log(steps) - np.log([one.step_seconds for one in points])
+    told = [one for one in points if one.gradient_seconds is not None]
+    alone = [terms.alpha_c + terms.beta_c * one.local for one in told]
+    apart = np.log(alone) - np.log([one.gradient_seconds or 0.0 for one in told])
+    loss = sum(float(np.sqrt(np.mean(each**2) + SMOOTHING**2)) for each in (errors, apart))
+    share = terms.alpha_c / (terms.alpha_c + terms.beta_c * problem.typical_local)
+    loss += OVERLAP_PENALTY * (terms.gamma - 1.0) ** 2
+    loss += SHARE_PENALTY * (share - FIXED_SHARE) ** 2
+    loss += GROWTH_PENALTY * (terms.beta_r / terms.alpha_r) ** 2
+    loss += GROWTH_PENALTY * (terms.beta_n / terms.alpha_n) ** 2
+    assert problem.loss(vector)[0] == pytest.approx(loss, rel=1e-9)
 
 
 @settings(max_examples=30, deadline=None)

@@ -76,7 +76,7 @@ ROOMS = {
         "policies errors records slurm outcome books moves",
     ),
     "round": (
-        "daemon.onesd.round",
+        "daemon.onesd.round daemon.onesd.collecting",
         "policies estimator errors records slurm wire site deciding foreseeing outcome steering"
         " books moves observing",
     ),

@@ -1,4 +1,5 @@
-"""Empty GPUs given to the jobs that gain most by them: the same as by counting all genes anew."""
+"""The search's fast ways against their plain definitions: genes for schedules, empty GPUs for the
+jobs that gain most by them, and schedules each once."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import numpy as np
 import pytest
 from policy_builders import a_cluster, a_job, a_problem, on
 
-from ones.policies.model import Floats
+from ones.policies.model import Floats, Ints
+from ones.policies.ones import _first_of_each
 from ones.policies.ones_options import build
 from ones.policies.ones_search import (
     NOBODY,
@@ -14,6 +16,7 @@ from ones.policies.ones_search import (
     Population,
     _count,
     _steps,
+    encode,
     express,
     fill,
     repair,
@@ -56,6 +59,53 @@ def filled(
             local[p, owner[p] == j] = options.batch[j, t, k, level[j, t, k]] / options.sizes[j, k]
         live = np.array(still, dtype=np.int64)
     return Population(owner, local)
+
+
+def encoded(chosen: Ints, arena: Arena) -> Population:
+    """One job after the other, with a look at all GPUs for each."""
+    options = arena.options
+    owner = np.full((len(chosen), len(arena.kind)), NOBODY, dtype=np.int64)
+    local = np.ones(owner.shape)
+    for p, candidate in enumerate(chosen):
+        gpus = _count(options, candidate[:, 1])
+        kept = gpus[arena.home] * (arena.home >= 0)
+        for j in np.argsort(-gpus, kind="stable"):
+            if gpus[j] == 0:
+                break
+            t, k, level = candidate[j]
+            first = np.where(arena.home == j, 0, np.where(kept > 0, 2, 1))
+            spots = np.flatnonzero((owner[p] == NOBODY) & (arena.kind == t))
+            spots = spots[np.argsort(first[spots], kind="stable")][: gpus[j]]
+            owner[p, spots] = j
+            local[p, spots] = options.batch[j, t, k, level] / gpus[j]
+    return Population(owner, local)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_genes_are_given_out_as_by_going_through_all_of_them_for_each_job(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = a_cluster(4, 4, types=("v100", "k80") if seed % 2 else ("v100",))
+    jobs = [a_job(number, "1-8", nodes=nodes) for number in range(1, 10)]
+    options = build(a_problem(jobs, nodes), jobs, {}, Settings())
+    types = len(options.types)
+    home = rng.integers(-1, len(jobs), size=16)
+    arena = Arena(options, np.repeat(np.arange(types), 16 // types), home)
+    size = rng.integers(options.sizes.shape[1], size=(6, len(jobs)))
+    size[rng.random(size.shape) < 0.5] = 0
+    kind, level = rng.integers(types, size=size.shape), rng.integers(3, size=size.shape)
+    chosen = np.stack([kind, size, level], axis=2)
+    found, plain = encode(chosen, arena), encoded(chosen, arena)
+    assert (found.owner == plain.owner).all()
+    assert (found.local == plain.local).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_schedules_are_told_apart_in_the_order_of_their_numbers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(2 if seed % 2 else 300, size=(12, 2, 3))
+    chosen = chosen[rng.integers(12, size=20)]
+    _, first = np.unique(chosen.reshape(20, -1), axis=0, return_index=True)
+    assert _first_of_each(chosen).tolist() == first.tolist()
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -448,6 +448,17 @@ def test_a_round_is_rendered_before_whoever_asked_for_a_link_comes(
     assert rendered.pictures == 2
 
 
+def test_a_link_draws_no_round_that_others_look_at_already(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.live(15)
+    assert Client(page).sign_in().state()
+    rendered = _Rendered(monkeypatch)
+    for _ in range(3):
+        assert Client(page).sign_in(link=page.link()).state()
+    assert rendered.pictures == 0
+
+
 def test_links_and_sessions_end_by_themselves_and_are_bounded() -> None:
     now = [0.0]
     sessions = Sessions(link=10.0, session=100.0, clock=lambda: now[0])

@@ -133,7 +133,7 @@ class Learning:
         together: Collection[int],
         row: sqlite3.Row | None,
     ) -> list[Callable[[], None]]:
-        """Write a report down; what there is to learn from it, once it is on disk.
+        """Write a report down, within a transaction; what there is to learn from it, afterwards.
 
         `together` are the jobs that share a GPU with another, `row` is that of the job's last one.
         """
@@ -148,19 +148,18 @@ class Learning:
         gradient = _gradient(record, report) if believed else None
         cost = None
         busy = self._inbox.utilization(record, now=snapshot.taken)
-        with self._store.transaction():
-            self._store.put("reports", [self._row(record, report, at, row)])
-            # By our own clock, like its runs: those of its nodes may differ.
-            self._courses.add(record.id, report, utilization=busy, at=snapshot.taken)
-            # A run's first report comes before its first step: the cost comes in a later one.
-            if report.resumed_seconds is not None and not _told_resumed(row, record):
-                cost = self._cost(record, report.resumed_seconds, at)
-            if observation is not None:
-                self._store.put("observations", [{"at": at, **_columns(observation)}])
-                self._keep_latest("observations", record.id, MOST_OBSERVATIONS)
-            if gradient is not None:
-                self._store.put("gradients", [{"at": at, **_columns(gradient)}])
-                self._keep_latest("gradients", record.id, MOST_GRADIENTS)
+        self._store.put("reports", [self._row(record, report, at, row)])
+        # By our own clock, like its runs: those of its nodes may differ.
+        self._courses.add(record.id, report, utilization=busy, at=snapshot.taken)
+        # A run's first report comes before its first step: the cost comes in a later one.
+        if report.resumed_seconds is not None and not _told_resumed(row, record):
+            cost = self._cost(record, report.resumed_seconds, at)
+        if observation is not None:
+            self._store.put("observations", [{"at": at, **_columns(observation)}])
+            self._keep_latest("observations", record.id, MOST_OBSERVATIONS)
+        if gradient is not None:
+            self._store.put("gradients", [{"at": at, **_columns(gradient)}])
+            self._keep_latest("gradients", record.id, MOST_GRADIENTS)
         taught: list[Callable[[], None]] = []
         if observation is not None:
             taught.append(partial(self._experience.observe, observation))

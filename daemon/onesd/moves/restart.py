@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 
 from ones.daemon.onesd import audit
 from ones.daemon.onesd.books.books import Books
@@ -18,7 +19,8 @@ from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves import telling
 from ones.daemon.onesd.moves.odd import SENSELESS, OddMoves
 from ones.daemon.onesd.moves.requests import Filling
-from ones.policies.model import Job, Placement
+from ones.daemon.onesd.moves.turns import Turns
+from ones.policies.model import Job, Placement, Seconds
 from ones.policies.moves import Move
 from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
@@ -62,6 +64,7 @@ class Mover:
         self._clock = clock
         self._odd = OddMoves(metrics, clock=clock)
         self._listening = self._ticked = clock()
+        self._turns = Turns(clock)
 
     def open(self) -> list[MoveRecord]:
         """The moves under way, oldest first."""
@@ -171,8 +174,17 @@ class Mover:
                     claims[node] = claims.get(node, 0) + gpus
         return claims
 
-    def tick(self, snapshot: Snapshot, promised: Mapping[str, int] | None = None) -> None:
-        """Take every step that is due; `promised` are GPUs that other kinds of moves will free."""
+    def tick(
+        self,
+        snapshot: Snapshot,
+        promised: Mapping[str, int] | None = None,
+        *,
+        most: Seconds = inf,
+    ) -> None:
+        """Take every step that is due; `promised` are GPUs that other kinds of moves will free.
+
+        What is not come to within `most` seconds is for the next tick, which begins there.
+        """
         now, moves = self._clock(), self.open()
         if not 0 <= now - self._ticked < GAP:
             self._listening = now
@@ -183,7 +195,9 @@ class Mover:
             coming[node] = coming.get(node, 0) + gpus
         out = frozenset(node.name for node in snapshot.nodes.values() if snapshot.barred(node))
         halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
-        for move in moves:
+        by_id = {move.id: move for move in moves}
+        for number in self._turns.of(by_id, most=most):
+            move = by_id[number]
             if snapshot.makes_no_sense(move.job):
                 continue
             record = snapshot.jobs.get(move.job)

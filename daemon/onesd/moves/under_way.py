@@ -13,9 +13,10 @@ from ones.daemon.onesd.moves.live import LiveMover
 from ones.daemon.onesd.moves.pairs import waits_for
 from ones.daemon.onesd.moves.requests import Filling
 from ones.daemon.onesd.moves.restart import Mover
+from ones.daemon.onesd.moves.turns import Turns
 from ones.daemon.site import live_limits, move_limits
 from ones.daemon.wire import Report
-from ones.policies.model import Job, JobId
+from ones.policies.model import Job, JobId, Seconds
 from ones.policies.moves import Move
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.cluster import Cluster
@@ -29,6 +30,7 @@ from ones.slurm_ext.moves import BY_OWNER, MoveRecord
 from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import Snapshot
 
+SHARE = 0.25  # of a round for each kind of what it asks of Slurm for waiting jobs
 NODELESS = 120.0  # seconds for which a job must fit no node before it is let go for that
 
 
@@ -48,6 +50,10 @@ class MovesUnderWay:
         self._compared: Lapse | None = None
         self._nodeless: dict[int, float] = {}  # since when these jobs fit no node
         actuator = Actuator(cluster)
+        self._to_slurm, self._from_slurm = Turns(clock), Turns(clock)
+        self._let_go, self._stranded = Turns(clock), Turns(clock)
+        # A round waits for what it asks of Slurm itself; what is left over is decided anew.
+        self._most = config.round * SHARE
         self._comments = Comments(actuator, every=config.slurm.comment_every, clock=clock)
         self.live = LiveMover(books, actuator, metrics, limits=live_limits(config), clock=clock)
         self.restarts = Mover(
@@ -92,8 +98,8 @@ class MovesUnderWay:
     def leave_to_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
         """Give waiting jobs their place in Slurm's queue, at no more than they ask for."""
         moving = self.jobs()
-        for job in sorted(jobs):
-            record = snapshot.jobs.get(int(job))
+        for job in self._to_slurm.of(jobs, most=self._most):
+            record = snapshot.jobs.get(job)
             mark = None if record is None else Mark.parse(record.admin_comment)
             if record is None or mark is None or job in moving or record.state != "PENDING":
                 continue
@@ -104,15 +110,16 @@ class MovesUnderWay:
     def take_from_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
         """Hold jobs again that wait in Slurm's queue before plain ones whose turn it is."""
         moving = self.jobs()
-        for job in sorted(jobs):
-            record = snapshot.jobs.get(int(job))
+        for job in self._from_slurm.of(jobs, most=self._most):
+            record = snapshot.jobs.get(job)
             if record is not None and job not in moving and record.state == "PENDING":
                 self.restarts.take_back(record, "it kept a plain job waiting whose turn it is")
 
     def tidy(self, snapshot: Snapshot, ignored: Mapping[int, str], holds: Holds) -> None:
         """Let go of jobs that can't be handled, take back those that nobody sees to."""
         moving = self.jobs()
-        for job in self._lasting(to_release(snapshot, ignored, holds), ignored, snapshot):
+        lasting = self._lasting(to_release(snapshot, ignored, holds), ignored, snapshot)
+        for job in self._let_go.of(lasting, most=self._most):
             self.restarts.let_go(snapshot.jobs[job], f"as a plain job: {ignored[job]}")
         for record in snapshot.jobs.values():
             # Left so, the next requeue would hold it for ever.
@@ -120,7 +127,7 @@ class MovesUnderWay:
             late &= record.reason != BY_OWNER
             if late and record.marked and record.state == "RUNNING" and record.id not in moving:
                 self.restarts.let_go(record, "a hold of ours that came late struck as it ran")
-        for job in stranded(snapshot, ignored, holds):
+        for job in self._stranded.of(stranded(snapshot, ignored, holds), most=self._most):
             if job not in moving:  # one of `ignored` is let go as a plain job in the next round
                 record = snapshot.jobs[job]
                 why = f"Slurm can't start it on {record.required_nodes} ({record.reason})"
@@ -163,10 +170,10 @@ class MovesUnderWay:
             self._compared = lapse
             self.restarts.put_back(snapshot, lapse)
 
-    def advance(self, snapshot: Snapshot) -> None:
-        """Take every step that is due."""
+    def advance(self, snapshot: Snapshot, *, most: Seconds) -> None:
+        """Take every step that is due, in so many seconds; what is left is for the next time."""
         self.live.tick(snapshot, self.restarts.claimed(snapshot))
-        self.restarts.tick(snapshot, self.live.promised(snapshot))
+        self.restarts.tick(snapshot, self.live.promised(snapshot), most=most)
         self.live.clean(snapshot)
 
 

@@ -68,8 +68,8 @@ class Broadcast:
     """One rendering a round, and the pages that wait for it.
 
     `steers` says whether a user is an operator, and may wait for Slurm; `awaited`, whether a page
-    is about to be opened, for which the round is then rendered beforehand. `changed` may be called
-    from any thread; the rest belongs to the loop that `start` ran in.
+    is about to be opened, for which the round is then rendered beforehand. `changed` and `expect`
+    may be called from any thread; the rest belongs to the loop that `start` ran in.
     """
 
     def __init__(
@@ -100,8 +100,13 @@ class Broadcast:
         self._cut_off(lambda _: True)
         self._worker.close()
 
+    def expect(self) -> None:
+        """A page is about to be opened. While others are open the last round is drawn already."""
+        if self._picture is None:
+            self.changed()
+
     def changed(self) -> None:
-        """A round has ended, somebody has steered, or a page is about to be opened."""
+        """A round has ended, or somebody has steered."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._news.set)
 

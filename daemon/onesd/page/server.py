@@ -56,7 +56,7 @@ class Page:
         self._broadcast = Broadcast(
             service, lambda uid: api.askers.peer(uid).admin, awaited=lambda: api.sessions.awaited
         )
-        api.sessions.offered = self.changed
+        api.sessions.offered = self._broadcast.expect
         self._questions = Workers("questions of pages", threads=2, waiting=MOST_PAGES)
         self._connections: Connections | None = None
         self._runner: web.AppRunner | None = None
@@ -86,7 +86,7 @@ class Page:
             await self._runner.cleanup()
 
     def changed(self) -> None:
-        """A round has ended, or a page is about to be opened; may be called from any thread."""
+        """A round has ended; may be called from any thread."""
         if self._runner is not None:
             self._broadcast.changed()
 
