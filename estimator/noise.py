@@ -1,8 +1,10 @@
 """Gradient noise along a training run, and what it makes of the work still to do (OSDI21 §3.1).
 
 A job reports the squared norm and the variance of its gradient at the scale of the batch B0; the
-noise scale is phi = B0 * var / sqr. It grows as training goes on and depends on the batch it was
-measured with, so reports are kept by epoch and batch.
+noise scale is phi = B0 * var / sqr. It grows as training goes on, by ten times and more (McCandlish
+et al., An Empirical Model of Large-Batch Training, 2018), and depends on the batch it was measured
+with, so reports are kept by epoch and batch. In epochs that nobody has reached it is taken to grow
+in proportion to the epochs trained.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ class Noise:
         ratios = self._ratios[before, nearest]
         each = 1.0 / (reference * ratios + reference)
         sums = np.concatenate([np.zeros((count, 1)), np.cumsum(each, axis=1)], axis=1)
-        found = Paths(tuple(np.exp(batches).tolist()), sums)
+        found = Paths(tuple(np.exp(batches).tolist()), sums, reference)
         if len(self._paths) >= REFERENCES:
             self._paths.clear()
         self._paths[reference] = (self.version, found)
@@ -130,6 +132,7 @@ class Paths:
 
     batches: tuple[float, ...]
     sums: Floats
+    reference: float  # B0
 
     @property
     def reached(self) -> int:
@@ -142,15 +145,28 @@ class Paths:
         return apart.index(min(apart))
 
     def means(self, at: Floats) -> Floats:
-        """[M, K] between K + 1 points in epochs; beyond the last epoch as in it."""
+        """[M, K] between K + 1 points in epochs; beyond the last epoch phi grows from it."""
         end = self.sums.shape[1] - 1
         inside = np.minimum(at, end)
         epoch = np.minimum(inside.astype(np.int64), end - 1)
         left, right = self.sums[:, epoch], self.sums[:, epoch + 1]
-        last = self.sums[:, -1:] - self.sums[:, -2:-1]
-        total = left + (inside - epoch) * (right - left) + (at - inside) * last
+        total = left + (inside - epoch) * (right - left) + self._beyond(at - inside)
         lengths = np.maximum(at[1:] - at[:-1], 1e-12)
         return np.asarray((total[:, 1:] - total[:, :-1]) / lengths)
+
+    def _beyond(self, further: Floats) -> Floats:
+        """[M, K] the sums over so many epochs after the last, phi in proportion to the epochs.
+
+        The last epoch's stands for its middle: phi(t) = slope t after t epochs, from `end` on, and
+        the integral of 1 / (slope t + B0) has a closed form.
+        """
+        end = self.sums.shape[1] - 1
+        last = self.sums[:, -1:] - self.sums[:, -2:-1]
+        slope = _noises(last, self.reference) / (end - 0.5)
+        counts = np.isfinite(slope)  # otherwise every sample counts fully, and goes on to
+        slope = np.where(counts, slope, 1.0)
+        grown = np.log1p(slope * further / (slope * end + self.reference)) / slope
+        return np.where(counts, grown, 0.0)
 
 
 def segments(

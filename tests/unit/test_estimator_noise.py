@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -48,12 +48,35 @@ def test_without_epochs_the_last_word_holds_to_the_end() -> None:
     assert one.noise == pytest.approx(80.0)
 
 
-def test_epochs_where_the_family_has_been_are_as_they_were_and_later_ones_as_the_last() -> None:
-    family = told(*(report(epoch, 10.0 * (epoch + 1)) for epoch in range(5)))
+def test_epochs_where_the_family_has_been_are_as_they_were() -> None:
+    family = told(*(report(epoch, 10.0 * (epoch + 1)) for epoch in range(10)))
     noise = [one.noise or 0.0 for one in cut(family, epochs=1.0, to_go=9.0)]
     assert noise[0] == pytest.approx(20.0)
     assert noise == sorted(noise)
-    assert noise[-1] == pytest.approx(50.0)
+    assert 90.0 < noise[-1] < 100.0
+
+
+def test_where_nobody_has_been_noise_goes_on_to_grow_as_the_epochs_do() -> None:
+    """An epoch's noise is that of its middle: 10 after 2.5 epochs is 4 for each epoch."""
+    known = told(*(report(epoch, 4.0 * (epoch + 0.5)) for epoch in range(3)))
+    parts = cut(known, own=known, epochs=2.0, to_go=5.0)
+    assert parts[0].noise == pytest.approx(10.0)  # the rest of the present epoch
+    assert [one.noise for one in parts[1:]] == pytest.approx([14.0, 18.0, 22.0, 26.0], rel=0.01)
+
+
+def test_a_job_of_one_report_expects_larger_batches_to_be_worth_more_later() -> None:
+    known = told(report(0, 50.0))
+    noise = [one.noise or 0.0 for one in cut(known, own=known, to_go=100.0)]
+    assert noise[0] == pytest.approx(50.0)
+    assert all(later > earlier for earlier, later in pairwise(noise))
+    assert noise[-1] == pytest.approx(100.0 * 90.0, rel=0.01)
+
+
+@pytest.mark.parametrize("var", [0.0, 1e-30, 1e30])
+def test_noise_of_nothing_and_beyond_all_bounds_goes_on_as_it_is(var: float) -> None:
+    odd = GradientReport(job=JobId(1), family="f", epochs=0, batch=64.0, sqr=1.0, var=var)
+    for one in cut(told(odd), own=told(odd), to_go=1000.0):
+        assert one.noise is None or 0.0 <= one.noise < float("inf")
 
 
 def test_a_segment_costs_what_its_epochs_cost_together() -> None:
