@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on
 
 from ones.policies.invariants import validate
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem
 from ones.policies.registry import make
+from ones.policies.shapes import own_forms
+from ones.policies.slurm.backfill import Form, Held, Releases
 from ones.policies.slurm.fair_share import decay, factors, tree
-from ones.policies.slurm.floor import Floor, runs
+from ones.policies.slurm.floor import Floor, Free, runs
 from ones.policies.slurm.policy import Slurm
 from ones.policies.slurm.settings import (
     Association,
@@ -474,22 +477,46 @@ def test_the_main_scheduler_alone_starts_jobs_in_their_order(
 
 @settings(max_examples=20, deadline=None)
 @given(crowds())
+@example(
+    [(gpus, float(minutes), 0.1) for gpus, minutes in
+     ((4, 12), (8, 2), (1, 2), (1, 3), (1, 3), (1, 9), (1, 8), (8, 1), (2, 8))]
+)  # fmt: skip
 def test_backfill_delays_nobody_who_is_next_where_limits_are_true(
     crowd: list[tuple[int, float, float]],
 ) -> None:
-    """Who is at the head of the queue starts, with backfill, as soon as the jobs then running let
-    him, though others were started meanwhile."""
+    """Who is at the head of the queue can start when that was foreseen, though others were started.
+
+    Foreseen is the end of a group of running jobs, as Slurm forms them, which may be later than
+    that of those whose nodes he needs.
+    """
     jobs = [waiting(n, gpus, limit=60 * mins) for n, (gpus, mins, _) in enumerate(crowd, start=1)]
     lasting = {n: 60 * mins for n, (_, mins, _) in enumerate(crowd, start=1)}
-    starts, asked = simulate(jobs, lasting, bf_resolution=1.0)
-    for problem in asked:
-        queue = sorted(int(job.id) for job in problem.jobs if job.placement is None)
-        if not queue or starts[queue[0]] == problem.now:
-            continue
-        head = queue[0]
-        there = [job for job in problem.jobs if job.placement or int(job.id) == head]
-        alone = start_alone(there, lasting, problem.now)
-        assert starts[head] <= alone
+    _, asked = simulate(jobs, lasting, bf_resolution=1.0)
+    for problem, following in pairwise(asked):
+        queue = sorted(job.id for job in problem.jobs if job.placement is None)
+        left = {job.id for job in following.jobs if job.placement is None}
+        if queue and queue[0] in left:
+            there = [job for job in following.jobs if job.placement or job.id == queue[0]]
+            assert start_alone(there, lasting, following.now) <= foreseen(problem, queue[0])
+
+
+def foreseen(problem: Problem, head: JobId) -> float:
+    """When Slurm expects this job to start, by the limits of those that run."""
+    floor = Floor(problem.nodes)
+    free = {node.name: node.gpus for node in problem.nodes}
+    held = []
+    for job in problem.jobs:
+        if job.placement is not None and job.started is not None and job.time_limit is not None:
+            for name, gpus in job.placement.gpus_on:
+                free[name] -= gpus
+            on = tuple((floor.index[name], gpus) for name, gpus in job.placement.gpus_on)
+            held.append(Held(job.started + job.time_limit, on))
+    job = next(each for each in problem.jobs if each.id == head)
+    form = Form(own_forms(job.shapes, job.requested, 0), floor.every, job.time_limit or 0.0, None)
+    releases = Releases.of(floor, Free.of(list(free.values()), floor.most), held)
+    start = releases.first(form, floor.every, problem.now)
+    assert start is not None
+    return start.at
 
 
 def start_alone(jobs: list[Job], lasting: dict[int, float], now: float) -> float:
