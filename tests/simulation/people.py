@@ -222,6 +222,12 @@ class People:
         for job in list(self._world.state.alive()):
             if job.state == "SUSPENDED":
                 root.resume(job.id)
+            named = {name for name in job.reservation.split(",") if name}
+            over = not named & self._world.state.reservations.keys()
+            if job.state == "PENDING" and named and over:
+                # A slurmctld that went back to what it had saved knows the job in a reservation
+                # that is over meanwhile, and leaves it there; its user takes it out.
+                root.update(job.id, {"ReservationName": ""})
             theirs = job.held_by in ("user", "administrator")
             if theirs or (job.held and (job.held_by == "slurm" or not job.admin_comment)):
                 over = job.reason.startswith("Reservation ")  # it is for its user to look at that
