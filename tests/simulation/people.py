@@ -223,8 +223,8 @@ class People:
             if job.state == "SUSPENDED":
                 root.resume(job.id)
             named = {name for name in job.reservation.split(",") if name}
-            over = not named & self._world.state.reservations.keys()
-            if job.state == "PENDING" and named and over:
+            gone = not named & self._world.state.reservations.keys()
+            if job.state == "PENDING" and named and gone:
                 # A slurmctld that went back to what it had saved knows the job in a reservation
                 # that is over meanwhile, and leaves it there; its user takes it out.
                 root.update(job.id, {"ReservationName": ""})
