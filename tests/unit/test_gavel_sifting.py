@@ -213,7 +213,7 @@ def test_thousands_of_jobs_that_differ_are_sifted(gpus_per_job: float, seed: int
         reward=program.throughput / best,
     )
     assert relative_speeds(program, solution) == pytest.approx(
-        solve_by_interior_point(rest).objective, rel=NEAR
+        solve_with_highs(rest, method="highs-ipm").objective, rel=NEAR
     )
 
 
