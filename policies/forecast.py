@@ -95,18 +95,12 @@ def seconds_left_alike(
     batch: Floats,
 ) -> Floats:
     """[J, K] as `seconds_left`, of several jobs at once, each at its own batches [J, K]."""
-    step = np.stack(
+    return np.stack(
         [
-            outlook.speed.step_seconds(gpu_type, nodes, gpus, own)
-            for outlook, own in zip(outlooks, batch, strict=True)
+            seconds_left(job, outlook, gpu_type, nodes=nodes, gpus=gpus, batch=own)
+            for job, outlook, own in zip(jobs, outlooks, batch, strict=True)
         ]
     )
-    if any(outlook.segments for outlook in outlooks):
-        each = zip(jobs, outlooks, batch, strict=True)
-        work = np.stack([_work(job, outlook, own) for job, outlook, own in each])
-    else:
-        work = _samples(outlooks)[:, None]
-    return np.asarray(work * step / batch, dtype=np.float64)
 
 
 def tuned(job: Job, outlook: Outlook, gpu_type: str, *, nodes: Ints, gpus: Ints) -> Tuned:
@@ -149,11 +143,8 @@ def tuned_alike(
         seconds = (parts[..., None] * least).sum(axis=1)
         best = (each * counted[:, 0]).argmin(axis=2)
     else:
-        if outlooks[0].segments:
-            pairs = zip(jobs, outlooks, strict=True)
-            spent = each * np.stack([_work(job, outlook, real) for job, outlook in pairs])
-        else:
-            spent = each * _samples(outlooks)[:, None, None]
+        pairs = zip(jobs, outlooks, strict=True)
+        spent = each * np.stack([_work(job, outlook, real) for job, outlook in pairs])
         best = (each if bounds.tunes else spent).argmin(axis=2)
         seconds = spent.min(axis=2)
     batch = real[np.arange(len(gpus)), best]
@@ -194,10 +185,6 @@ def _work(job: Job, outlook: Outlook, batch: Floats) -> Floats:
     for one in outlook.segments:
         total = total + one.samples * _counted(one.noise_of(batch), batch, reference)
     return total
-
-
-def _samples(outlooks: Sequence[Outlook]) -> Floats:
-    return np.array([outlook.remaining for outlook in outlooks], dtype=np.float64)
 
 
 def seconds_left_on(

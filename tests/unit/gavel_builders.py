@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from ones.policies.gavel import Allocation, Entity, Pairs, Problem
 from ones.policies.gavel.classes import Goal, state
-from ones.policies.gavel.program import Program, Solution
+from ones.policies.gavel.program import Program, Solution, solve_with_highs
 from ones.policies.model import Floats
+
+NEAR = 1e-6
 
 
 def a_problem(throughput: Any, gpus: Any, **fields: Any) -> Problem:
@@ -109,6 +113,22 @@ def crowds(draw: st.DrawFn, most: int = 150) -> Problem:
         weight=10 ** rng.uniform(-decades, 0.0, jobs),
         steps=speed.max(axis=1) * 10 ** rng.uniform(3, 4, jobs),
     )
+
+
+def with_pools(problem: Problem, pools: int, seed: int, *, least: int) -> Problem:
+    """Its columns draw from so many pools at most, each of `least` GPUs or more."""
+    rng = np.random.default_rng(seed)
+    columns = len(problem.gpus)
+    pools = min(pools, columns)
+    pool = np.concatenate([np.arange(pools), rng.integers(0, pools, columns - pools)])
+    gpus = np.maximum(problem.gpus, least)[:pools]
+    return replace(problem, pool=rng.permutation(pool), gpus=gpus)
+
+
+def check_against_highs(program: Program, solution: Solution) -> None:
+    """The objective is that of HiGHS, and everything that was promised is kept."""
+    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
+    assert faults(program, solution) < NEAR
 
 
 def in_a_crowd(problem: Problem) -> Problem:

@@ -97,15 +97,20 @@ def test_a_type_that_has_seen_a_network_has_its_own() -> None:
     )
 
 
+def of_all_sorts() -> list[Point]:
+    """One, two and three passes, with and without the gradient's own time."""
+    return [
+        point(*setting, passes=1 + k % 3, apart=k % 2 > 0) for k, setting in enumerate(SETTINGS)
+    ]
+
+
 vectors = st.tuples(*[st.floats(-6.0, 1.0)] * 6, st.floats(1.0, 9.0)).map(np.array)
 
 
 @settings(max_examples=30, deadline=None)
 @given(vectors)
 def test_the_loss_is_how_far_the_formula_is_from_the_points(vector: np.ndarray) -> None:
-    points = [
-        point(*setting, passes=1 + k % 3, apart=k % 2 > 0) for k, setting in enumerate(SETTINGS)
-    ]
+    points = of_all_sorts()
     problem = _Fit(points, None)
     terms = Terms(*(problem.unit * np.exp(vector[:6])), vector[6])
     steps = [seconds(terms, one.nodes, one.gpus, one.local, one.passes) for one in points]
@@ -125,9 +130,7 @@ def test_the_loss_is_how_far_the_formula_is_from_the_points(vector: np.ndarray) 
 @settings(max_examples=30, deadline=None)
 @given(vectors)
 def test_the_slope_of_the_loss_is_its_derivative(vector: np.ndarray) -> None:
-    points = [
-        point(*setting, passes=1 + k % 3, apart=k % 2 > 0) for k, setting in enumerate(SETTINGS)
-    ]
+    points = of_all_sorts()
     problem = _Fit(points, None)
     away = check_grad(lambda v: problem.loss(v)[0], lambda v: problem.loss(v)[1], vector)
     assert away < 1e-4 * max(1.0, float(np.linalg.norm(problem.loss(vector)[1])))

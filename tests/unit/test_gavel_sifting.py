@@ -8,7 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gavel_builders import a_problem, crowds, faults, program_of, shares_of
+from gavel_builders import (
+    NEAR,
+    a_problem,
+    check_against_highs,
+    crowds,
+    faults,
+    program_of,
+    shares_of,
+    with_pools,
+)
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
@@ -22,7 +31,6 @@ from ones.policies.gavel.sifting import is_worth_sifting, solve_by_sifting
 from ones.policies.gavel.solving import solve
 from ones.policies.model import Floats
 
-NEAR = 1e-6
 # What gives up is drawn anew, which may happen more often than not.
 some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
@@ -50,12 +58,12 @@ def relative_speeds(program: Program, solution: Solution) -> float:
     return float((program.speeds(solution.x) / best).sum())
 
 
-def most(program: Program, floor: Floats) -> float:
+def most(program: Program, floor: Floats, *, method: str = "highs") -> float:
     """By HiGHS: the largest sum of relative speeds in which nobody falls below the floor."""
     best = np.where(program.there, program.throughput, 0.0).max(axis=1)
     reward = program.throughput / best[:, None]
     wanted = replace(program, rate=np.zeros_like(floor), floor=floor, reward=reward)
-    return solve_with_highs(wanted).objective
+    return solve_with_highs(wanted, method=method).objective
 
 
 @some
@@ -64,8 +72,7 @@ def test_the_level_is_that_of_highs(problem: Problem) -> None:
     for rate in (shares_of(problem), problem.steps):
         program = program_of(problem, rate)
         solution = sifted(program)
-        assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
-        assert faults(program, solution) < NEAR
+        check_against_highs(program, solution)
 
 
 @some
@@ -80,8 +87,7 @@ def test_the_level_above_floors_is_that_of_highs(problem: Problem, part: float, 
         rate=np.where(held & ~held.all(), 0.0, program.rate),
     )
     solution = sifted(program)
-    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
-    assert faults(program, solution) < NEAR
+    check_against_highs(program, solution)
 
 
 @some
@@ -94,8 +100,7 @@ def test_the_sum_above_floors_is_that_of_highs(problem: Problem, part: float) ->
     for reward in (program.throughput, program.throughput / best):
         wanted = replace(program, rate=nothing, floor=floor, reward=reward)
         solution = sifted(wanted)
-        assert solution.objective == pytest.approx(solve_with_highs(wanted).objective, rel=NEAR)
-        assert faults(wanted, solution) < NEAR
+        check_against_highs(wanted, solution)
 
 
 @some
@@ -138,14 +143,9 @@ def test_prices_prove_the_level(problem: Problem) -> None:
 @some
 @given(crowds(most=40), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_columns_may_draw_from_the_same_pool(problem: Problem, pools: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pools = min(pools, len(problem.gpus))
-    pool = np.concatenate([np.arange(pools), rng.integers(0, pools, len(problem.gpus) - pools)])
-    gpus = np.maximum(problem.gpus, 8)[:pools]
-    program = program_of(replace(problem, pool=rng.permutation(pool), gpus=gpus), problem.steps)
+    program = program_of(with_pools(problem, pools, seed, least=8), problem.steps)
     solution = sifted(program)
-    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
-    assert faults(program, solution) < NEAR
+    check_against_highs(program, solution)
 
 
 def chosen(form: Form, prices: Floats, level: float, error: float) -> Choice:
@@ -204,16 +204,9 @@ def test_thousands_of_jobs_that_differ_are_sifted(gpus_per_job: float, seed: int
     assert solution.objective == pytest.approx(whole.objective, rel=1e-8)
     assert faults(program, solution) < 1e-8
     assert solution.full
-    best = program.throughput.max(axis=1, keepdims=True)
-    floor = (1 - 1e-9) * whole.objective * program.rate
-    rest = replace(
-        program,
-        rate=np.zeros_like(floor),
-        floor=floor,
-        reward=program.throughput / best,
-    )
+    slack = (1 - 1e-9) * whole.objective * program.rate
     assert relative_speeds(program, solution) == pytest.approx(
-        solve_with_highs(rest, method="highs-ipm").objective, rel=NEAR
+        most(program, slack, method="highs-ipm"), rel=NEAR
     )
 
 

@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gavel_builders import a_problem, faults, problems, program_of, shares_of, trees
+from gavel_builders import (
+    NEAR,
+    a_problem,
+    check_against_highs,
+    faults,
+    problems,
+    program_of,
+    shares_of,
+    trees,
+    with_pools,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +31,6 @@ from ones.policies.gavel.program import Pairs, Program, Solution, Unsolved, solv
 from ones.policies.gavel.solving import highest, solve
 from ones.policies.model import Floats
 
-NEAR = 1e-6
 some = settings(max_examples=60, deadline=None)
 
 
@@ -31,21 +40,16 @@ def test_the_interior_point_level_is_that_of_highs(problem: Problem) -> None:
     for rate in (shares_of(problem), problem.steps):
         program = program_of(problem, rate)
         solution = solve_by_interior_point(program)
-        assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
-        assert faults(program, solution) < NEAR
+        check_against_highs(program, solution)
 
 
 @some
 @given(problems(most=30), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_columns_may_draw_from_the_same_pool(problem: Problem, pools: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pools = min(pools, len(problem.gpus))
-    pool = np.concatenate([np.arange(pools), rng.integers(0, pools, len(problem.gpus) - pools)])
-    problem = replace(problem, pool=rng.permutation(pool), gpus=np.maximum(problem.gpus, 2)[:pools])
+    problem = with_pools(problem, pools, seed, least=2)
     program = program_of(problem, shares_of(problem))
     solution = solve_by_interior_point(program)
-    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
-    assert faults(program, solution) < NEAR
+    check_against_highs(program, solution)
 
 
 def test_hundreds_of_types_take_no_room_for_each_two_of_them() -> None:
@@ -81,8 +85,7 @@ def test_the_interior_point_sum_above_floors_is_that_of_highs(
         reward=program.throughput,
     )
     solution = solve(program)
-    assert solution.objective == pytest.approx(solve_with_highs(program).objective, rel=NEAR)
-    assert faults(program, solution) < NEAR
+    check_against_highs(program, solution)
 
 
 @some
