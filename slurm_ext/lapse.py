@@ -74,10 +74,17 @@ def since_in(text: str) -> str:
 def put_back(
     move: MoveRecord, job: JobRecord | None, *, now: float, limits: MoveLimits
 ) -> MoveRecord:
-    """The move at the step at which Slurm has the job; as it is where `advance` sees to it."""
+    """The move at the step at which Slurm has the job; as it is where `advance` sees to it.
+
+    It is over where Slurm has the job as it was before the move could be decided.
+    """
     if job is None or job.state in ENDED or not job.marked:
         return move
     following = move.kind != "start"
+    if _before_its_run(move, job):
+        why = "abandoned: Slurm went back to before the run that it is of"
+        ours = job.held and held_like_ours(waits_of(job, Mark.parse(job.admin_comment)))
+        return replace(move, outcome=why, deadline=None, holds=ours)
     stopping = job.restarts == move.restarts or "COMPLETING" in job.flags
     if following and move.step in _STOPPED and stopping:
         # Its run had ended. Whatever Slurm says, there is no work to be lost.
@@ -99,6 +106,14 @@ def put_back(
         queued=not job.held,
         deadline=now + limits.start_timeout,
         holds=following or job.held,
+    )
+
+
+def _before_its_run(move: MoveRecord, job: JobRecord) -> bool:
+    """Whether the run, or the wait, for which the move was decided has not begun yet."""
+    waits = job.state == "PENDING" and "COMPLETING" not in job.flags
+    return job.restarts < move.restarts or (
+        move.kind != "start" and job.restarts == move.restarts and waits
     )
 
 

@@ -76,6 +76,36 @@ def test_a_stop_that_slurm_has_forgotten_is_made_again_and_the_move_goes_on(step
     assert onesd.job(job).restarts == 1 and onesd.job(job).nodes == ("n2",)
 
 
+@pytest.mark.parametrize("kind", ["resize", "preempt"])
+@pytest.mark.parametrize("step", ["asked", "stopping", "stopped", "starting", ""])
+@pytest.mark.parametrize("before", ["its start", "its release"])
+def test_a_stop_of_a_run_whose_start_slurm_has_forgotten_leaves_nobody_held(
+    kind: str, step: str, before: str
+) -> None:
+    """Slurm went back further than the move: to before the run that it was to end."""
+    onesd = at_work()
+    job = onesd.submit(2)
+    saved = onesd.world.save_state()
+    if before == "its start":
+        onesd.live(60, until=lambda: not onesd.job(job).held)
+        saved = onesd.world.save_state()
+        assert not saved.jobs[job].held
+    onesd.live(60, until=lambda: onesd.world.runs(job))
+    onesd.live(12)
+    if kind == "resize":
+        resize(onesd, job, 4)
+    else:
+        onesd.preempt(job)
+    onesd.live(60, until=lambda: onesd.step_of(job) == step)
+    onesd.confirms = step != "asked"
+    backup(onesd, saved)
+    assert onesd.job(job).restarts == 0
+    onesd.confirms = True
+    onesd.live(100)
+    assert onesd.world.runs(job)
+    assert onesd.onesd.moves.open() == []
+
+
 def replace_run(onesd: AtWork, job: int) -> Saved:
     """What is saved now, with the job still in its run."""
     saved = onesd.world.save_state()
@@ -190,6 +220,17 @@ def test_a_job_that_somebody_released_before_its_start_is_not_held_for_that() ->
     assert put_back(move, a_record(held=False), now=5.0, limits=limits) == move
     queued = replace(move, queued=True)
     assert put_back(queued, a_record(held=False), now=5.0, limits=limits).queued
+
+
+def test_a_start_of_a_wait_that_slurm_has_forgotten_is_over() -> None:
+    move, limits = replace(a_move("start", "starting"), restarts=2), MoveLimits()
+    held = a_record(restarts=1, reason="job requeued in held state")
+    back = put_back(move, held, now=5.0, limits=limits)
+    assert back.outcome.startswith("abandoned: Slurm went back") and back.holds
+    owners = replace(held, reason="JobHeldUser")
+    assert not put_back(move, owners, now=5.0, limits=limits).holds
+    running = a_record(restarts=1, state="RUNNING", held=False, reason="None")
+    assert not put_back(move, running, now=5.0, limits=limits).holds
 
 
 SDIAG = """\

@@ -153,16 +153,20 @@ class Mover:
         for move in (*self.open(), *done):
             if snapshot.makes_no_sense(move.job):
                 continue
+            job = snapshot.jobs.get(move.job)
             before = replace(move, outcome="")
-            back = put_back(before, snapshot.jobs.get(move.job), now=now, limits=self._limits)
-            if back != before:
-                log.warning(
-                    "job %d: Slurm went back to before its %s was %s: it is at %s again",
-                    *(move.job, move.kind, move.outcome or move.step, back.step),
-                )
-                self._record(move, back)
-                if back.holds:
-                    self._holds.keep(move.job, move.restarts, released=False, now=now, freed=False)
+            back = put_back(before, job, now=now, limits=self._limits)
+            if job is None or back == before:
+                continue
+            log.warning(
+                "job %d: Slurm went back to before its %s was %s: it is %s",
+                *(move.job, move.kind, move.outcome or move.step),
+                back.outcome or f"at {back.step} again",
+            )
+            self._record(move, back)
+            if back.holds:
+                restarts = min(move.restarts, job.restarts)
+                self._holds.keep(move.job, restarts, released=False, now=now, freed=False)
 
     def claimed(self, snapshot: Snapshot) -> dict[str, int]:
         """Node -> GPUs that jobs which are being started wait for."""
