@@ -64,4 +64,5 @@ def served_onesd(config: Path) -> Iterator[Onesd]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(20)
+        assert not thread.is_alive(), "onesd does not end"
         loop.close()

@@ -274,6 +274,24 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     assert visitor.announce("/v1/agent", asking, 1000) == 408
 
 
+def test_a_body_that_does_not_come_keeps_onesd_from_no_end(
+    config: Path, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealing.stand_in(monkeypatch)
+    monkeypatch.setattr(workers, "BODY_PATIENCE", 600.0)
+    with ExitStack() as stays:
+        with served_onesd(config):
+            silent = socket.create_connection(("127.0.0.1", visitor.port), timeout=60)
+            stays.enter_context(silent)
+            ours = sealing.sign_as(os.geteuid(), AGENT_PURPOSE, "n1", b"x")
+            silent.sendall(
+                b"POST /v1/agent HTTP/1.1\r\nHost: ctl\r\nOnes-Node: n1\r\nExpect: 100-continue\r\n"
+                b"Content-Length: 1000\r\nAuthorization: Munge %b\r\n\r\n" % ours.encode()
+            )
+            assert silent.recv(12) == b"HTTP/1.1 100"  # it waits for the body
+        assert _closed(silent)
+
+
 @pytest.mark.parametrize("path", ["/v1/pause", "/v1/policy", "/v1/estimate"])
 @pytest.mark.parametrize("body", [b"[" * 60000, b'{"reason":' * 5000, b'"\\ud800"', b"\xff"])
 def test_a_body_that_makes_no_sense_is_a_bad_request(

@@ -19,6 +19,7 @@ LONGEST_HEADER = 8190  # bytes of one header, or of the request's first line
 MOST_HEADERS = 32
 BUFFER = 2**16  # bytes of a body that are read ahead
 LINGER = 2.0  # seconds in which the rest of a refused body is thrown away
+ENDING = 5.0  # seconds for answers under way when onesd is told to end; systemd waits for 90
 
 
 class Listening:
@@ -32,6 +33,7 @@ class Listening:
             access_log=None,
             logger=quiet(__name__),
             handle_signals=False,
+            shutdown_timeout=ENDING,
             auto_decompress=False,
             keepalive_timeout=3600.0,  # connections have times of their own
             lingering_time=LINGER,
