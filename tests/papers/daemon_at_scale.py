@@ -2,7 +2,7 @@
 
 usage: scripts/benchmark-scale [--nodes N] [--jobs N] [--rounds N] [--policy NAME] [--json]
        scripts/benchmark-scale --month [--days N] [--keep-days N] [--nodes N] [--jobs N] [--json]
-       scripts/benchmark-scale --slurm [--nodes N] [--jobs N] [--rounds N] [--json]
+       scripts/benchmark-scale --slurm [--nodes N] [--jobs N] [--rounds N] [--reader NAME] [--json]
 
 onesd's own round, in act mode, on a simulated Slurm: nodes of eight GPUs, three jobs in ten
 elastic, users with limits of nothing but GPUs. From one round to the next one job in fifty changes:
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--slurm", action="store_true", help="a real slurmctld, in containers")
+    parser.add_argument("--reader", choices=("auto", "pyslurm", "commands"), default="auto")
     parser.add_argument("--month", action="store_true", help="a month at 500 jobs, day by day")
     parser.add_argument("--days", type=int, default=DAYS, help="of the month")
     parser.add_argument("--keep-days", type=float, default=KEEP_DAYS, help="keep_days in the month")
@@ -65,7 +66,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if chosen.slurm:
         found = measured(
-            nodes=chosen.nodes, jobs=chosen.jobs, rounds=chosen.rounds, seed=chosen.seed
+            nodes=chosen.nodes,
+            jobs=chosen.jobs,
+            rounds=chosen.rounds,
+            seed=chosen.seed,
+            reader=chosen.reader,
         )
         print(json.dumps(found, indent=2) if chosen.json else table(found))
         return 0

@@ -47,12 +47,12 @@ done
 """
 
 
-def measured(*, nodes: int, jobs: int, rounds: int, seed: int) -> dict[str, Any]:
+def measured(*, nodes: int, jobs: int, rounds: int, seed: int, reader: str) -> dict[str, Any]:
     """What rounds_on_slurm.py found with so many nodes and jobs."""
     with standing() as cluster:
         make_nodes(cluster, nodes)
         program = (HERE / "rounds_on_slurm.py").read_text()
-        given = [str(number) for number in (nodes, jobs, rounds, seed)]
+        given = [str(number) for number in (nodes, jobs, rounds, seed)] + [reader]
         command = ["/opt/ones/bin/python", "-", *given]
         answer = cluster.run("ctl", command, stdin=program, timeout=7200).stdout
     found: dict[str, Any] = json.loads(answer.splitlines()[-1])

@@ -1,10 +1,10 @@
 """Run on the controller as root: rounds of onesd on this Slurm, as one line of JSON.
 
-Arguments: how many nodes, jobs and rounds, and a seed. Users submit jobs that sleep, three in ten
-elastic, some before and more after these. Between two rounds one job in fifty changes: half of
-these end, as many are submitted. Agents report before each round, and tell of a checkpoint whenever
-a move waits for one. slurmctld's CPU is read from /proc, in such changes without onesd and with it.
-
+Arguments: how many nodes, jobs and rounds, a seed, and the reader (see choose_reader). Users submit
+jobs that sleep, three in ten elastic, some before and more after these. Between two rounds one job
+in fifty changes: half of these end, as many are submitted. Agents report before each round, and
+tell of a checkpoint whenever a move waits for one. slurmctld's CPU is read from /proc, in such
+changes without onesd and with it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Literal, cast
 
 from ones.daemon.config import Config
 from ones.daemon.onesd import heartbeat
@@ -46,23 +47,28 @@ ROUND = 15.0
 STEPS = ("observe", "estimate", "decide", "check", "act", "record")
 JOB = "#!/bin/sh\ntrap '' USR1 USR2\nexec sleep 1000000\n"
 BATCH = 64  # samples for each GPU
+ReaderName = Literal["auto", "pyslurm", "commands"]
 HEARTBEAT = Path("/run/ones/heartbeat")
-_RPC = re.compile(r"^\s*(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+)\s*ave_time:(\d+)", re.M)
+_RPC = re.compile(r"^\s*(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+).*?total_time:(\d+)", re.M)
+Rpcs = dict[str, dict[str, float]]
 
 
 class Laboratory:
     """The users, the agents and the onesd of this cluster."""
 
-    def __init__(self, folder: Path, *, nodes: int, jobs: int, seed: int) -> None:
+    def __init__(
+        self, folder: Path, *, nodes: int, jobs: int, seed: int, reader: ReaderName
+    ) -> None:
         self.nodes, self.jobs = nodes, jobs
         self._names = [f"g{number:04}" for number in range(1, nodes + 1)]
         self._rng = Random(seed)
         self._samples: dict[int, float] = {}
         self.metrics = Metrics()
         commands = Commands(timeout=120.0)
+        self.slurm = Slurm(commands, choose_reader(reader, commands))
         self.onesd = assemble(
             Config(mode="act", policy="ones", round=ROUND, seed=seed),
-            Slurm(commands, choose_reader("commands", commands)),
+            self.slurm,
             Store(folder / "ones.sqlite"),
             clock=time.time,
             metrics=self.metrics,
@@ -219,26 +225,57 @@ def of_slurmctld() -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def watched(work: Callable[[], None]) -> tuple[float, dict[str, dict[str, float]]]:
-    """The share of a core that slurmctld took meanwhile, and its RPCs: how many, mean seconds."""
-    subprocess.run(["sdiag", "--reset"], check=True, stdout=subprocess.DEVNULL)
-    began, before = time.monotonic(), of_slurmctld()
-    work()
-    share = (of_slurmctld() - before) / (time.monotonic() - began)
+class Watched:
+    """slurmctld's CPU since this was made, and its RPCs: how many, and their mean seconds.
+
+    sdiag tells counts and sums alone. What one RPC took at worst is not told by it; the largest
+    mean of one look to the next is, and most are of a single RPC of a kind.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._cpu = time.monotonic(), of_slurmctld()
+        self._first = self._last = _rpcs()
+        self._worst: dict[str, float] = {}
+
+    def look(self) -> None:
+        now = _rpcs()
+        for name, (count, seconds) in now.items():
+            before = self._last.get(name, (0, 0.0))
+            if count > before[0]:
+                mean = (seconds - before[1]) / (count - before[0])
+                self._worst[name] = max(mean, self._worst.get(name, 0.0))
+        self._last = now
+
+    def share(self) -> float:
+        """Of a core."""
+        return (of_slurmctld() - self._cpu) / (time.monotonic() - self._began)
+
+    def rpcs(self) -> Rpcs:
+        found: Rpcs = {}
+        for name, worst in self._worst.items():
+            first = self._first.get(name, (0, 0.0))
+            count, seconds = (a - b for a, b in zip(self._last[name], first, strict=True))
+            found[name] = {
+                "count": count,
+                "mean_s": round(seconds / count, 4),
+                "worst_mean_s": round(worst, 4),
+            }
+        return found
+
+
+def _rpcs() -> dict[str, tuple[int, float]]:
+    """Count and sum of seconds of each kind since sdiag counts."""
     said = subprocess.run(["sdiag"], capture_output=True, text=True, check=True).stdout
     by_type = said.partition("by user")[0]
-    rpcs = {
-        name: {"count": int(count), "mean_s": int(mean) / 1e6}
-        for name, count, mean in _RPC.findall(by_type)
-    }
-    return share, rpcs
+    return {name: (int(count), int(total) / 1e6) for name, count, total in _RPC.findall(by_type)}
 
 
 def main() -> None:
     nodes, jobs, rounds, seed = (int(word) for word in sys.argv[1:5])
+    reader = cast(ReaderName, sys.argv[5])
     stop, found = threading.Event(), list[dict[str, float]]()
     with tempfile.TemporaryDirectory(prefix="ones-laboratory-") as folder:
-        site = Laboratory(Path(folder), nodes=nodes, jobs=jobs, seed=seed)
+        site = Laboratory(Path(folder), nodes=nodes, jobs=jobs, seed=seed, reader=reader)
         site.one_round()
         beats = threading.Thread(target=site.beat, args=(stop,), daemon=True)
         beats.start()
@@ -248,31 +285,32 @@ def main() -> None:
             site.one_round()
             site.interval()
 
-        def without() -> None:
-            for _ in range(WITHOUT):
-                site.change()
-                time.sleep(ROUND)
-
-        def with_onesd() -> None:
-            for _ in range(rounds):
-                site.change()
-                found.append(site.one_round())
-                site.interval()
-
-        quiet, _ = watched(without)
+        quiet = Watched()
+        for _ in range(WITHOUT):
+            site.change()
+            time.sleep(ROUND)
+        without = quiet.share()
         site.one_round()
         site.interval()
-        busy, rpcs = watched(with_onesd)
+        busy = Watched()
+        for _ in range(rounds):
+            site.change()
+            busy.look()
+            found.append(site.one_round())
+            busy.look()
+            site.interval()
+        busy.look()
+        shares = without, busy.share()
         stop.set()
         beats.join()
-    print(json.dumps(figures(site, found, (quiet, busy), rpcs)))
+    print(json.dumps(figures(site, found, shares, busy.rpcs())))
 
 
 def figures(
     site: Laboratory,
     found: Sequence[dict[str, float]],
     shares: tuple[float, float],
-    rpcs: dict[str, dict[str, float]],
+    rpcs: Rpcs,
 ) -> dict[str, object]:
     """Seconds are of time, but for those of CPU; steps are [median, worst]."""
 
@@ -284,6 +322,7 @@ def figures(
     held = [job for job in published.snapshot.jobs.values() if job.gpus_on]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
+        "reader": site.slurm.name,
         "nodes": site.nodes,
         "gpus": site.nodes * GPUS,
         "jobs": len(published.snapshot.jobs),
