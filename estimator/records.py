@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from math import exp, log, sqrt
 from statistics import median
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from ones.estimator.completion import Completed, Completion
 from ones.estimator.curve import Point, Terms, fit
+from ones.estimator.latest import Latest
 from ones.estimator.noise import Noise
 from ones.estimator.restart import RECENT
 from ones.estimator.speed import DOUBT, DOUBT_WEIGHT, LearntSpeed, Near, Observation
@@ -34,7 +34,7 @@ class _Seen:
     """Reports of one configuration, and the point that stands for them."""
 
     def __init__(self) -> None:
-        self.steps: deque[tuple[Seconds, Seconds | None]] = deque(maxlen=REPEATS)
+        self.steps: Latest[tuple[Seconds, Seconds | None]] = Latest(REPEATS)
         self.point: Point | None = None
 
 
@@ -43,15 +43,15 @@ class Records:
 
     def __init__(self) -> None:
         self.noise = Noise()
-        self.lengths: deque[float] = deque(maxlen=LENGTHS)  # samples of finished jobs
+        self.lengths: Latest[float] = Latest(LENGTHS)  # samples of finished jobs
         self.furthest = 0.0  # samples that any job has done, finished or not
         self.declared: float | None = None  # samples, by the last job that declared its length
         self.epoch: float | None = None  # samples of an epoch, by the last job that said so
-        self.restarts: deque[Seconds] = deque(maxlen=RECENT)
-        self.live: deque[Seconds] = deque(maxlen=RECENT)  # the same of resizes without a restart
+        self.restarts: Latest[Seconds] = Latest(RECENT)
+        self.live: Latest[Seconds] = Latest(RECENT)  # the same of resizes without a restart
         self.batch: float | None = None  # global, of the last observation
         self.version = 0  # of the points
-        self.surprises: deque[float] = deque(maxlen=SURPRISES)
+        self.surprises: Latest[float] = Latest(SURPRISES)
         self.largest = 0  # size it has run on
         self._seen: dict[Configuration, _Seen] = {}
         self._terms: dict[str, Terms] = {}
@@ -60,7 +60,7 @@ class Records:
         self._fits = 0
         self._stale = True
         # Each remembers many answers; of jobs that are gone nobody wants them.
-        self._speeds = WeakValueDictionary[tuple[int, Batch | None], LearntSpeed]()
+        self._speeds: MutableMapping[tuple[int, Batch | None], LearntSpeed] = {}
         self._speeds_of: tuple[int, int] = (0, 0)  # version and fit that they are of
         self._others: tuple[Mapping[str, float], Completion[str] | None] = (
             {},

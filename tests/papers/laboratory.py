@@ -22,13 +22,20 @@ RealMemory=512000 Gres=gpu:a100:8
 PartitionName=lab Nodes=g[0001-{nodes:04}] State=UP MaxTime=INFINITE DefMemPerCPU=100
 MaxJobCount=50000
 """
-CHANGED = {  # a busy host answers late, and each slurmd needs files of its own
+# A busy host answers late, and each slurmd needs files of its own. The scheduler has the pace of
+# Slurm's defaults, with what its manual advises for long queues; that of the tests' cluster is for
+# impatient tests. All jobs of the cluster are on one host: what looks for each job's processes
+# would read those of all.
+CHANGED = {
     "SlurmdTimeout": "3000",
     "SlurmctldTimeout": "300",
     "MessageTimeout": "60",
     "SlurmdSpoolDir": "/var/lib/slurm/slurmd/%n",
     "SlurmdPidFile": "/run/slurm/slurmd.%n.pid",
     "SlurmdLogFile": "/var/log/slurm/slurmd.%n.log",
+    "SchedulerParameters": "defer,batch_sched_delay=3,sched_interval=15,bf_interval=30,bf_continue",
+    "JobAcctGatherType": "jobacct_gather/none",
+    "ProctrackType": "proctrack/pgid",
     "AccountingStorageTRES": "gres/gpu,gres/gpu:a100,gres/gpu:v100,gres/gpu:k80,gres/shard",
 }
 GRES = "NodeName=g[0001-{nodes:04}] Name=gpu Type=a100 File=/dev/nvidia[0-7]\n"
