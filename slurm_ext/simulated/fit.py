@@ -23,6 +23,8 @@ def fit(
     if any(name not in usable for name in named):
         return None
     least = max(least, len(named))
+    if len(named) == most:  # there is nothing to choose
+        usable = {name: room for name, room in usable.items() if name in named}
     ask = _Ask(wants, need, memory_per_cpu, named)
     if need.per_node or need.shards or not need.least_gpus:
         counts = range(min(most, len(usable)), least - 1, -1)
@@ -58,8 +60,14 @@ class _Ask:
         units = self.need.tasks if self.need.per_task else self.need.gpus
         if nodes > units:
             return None
-        most = {name: self._most(room, unit, units, nodes) for name, room in rooms.items()}
-        free = sorted((name for name in rooms if most[name]), key=lambda name: -most[name])
+        most: dict[str, int] = {}
+        full = 0  # nodes that could have all of it, before which no other is taken
+        for name, room in rooms.items():
+            if full == nodes and not self.required:
+                break
+            most[name] = self._most(room, unit, units, nodes)
+            full += most[name] == units
+        free = sorted((name for name in most if most[name]), key=lambda name: -most[name])
         chosen = self._first(free, nodes)
         if chosen is None or sum(most[name] for name in chosen) < units:
             return None

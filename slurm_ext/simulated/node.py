@@ -48,6 +48,7 @@ class Node:
         self.reason = ""
         self.reserved: frozenset[str] = frozenset()  # states that reservations give it
         self._record: NodeRecord | None = None
+        self._room: Room | None = None
 
     @property
     def usable(self) -> bool:
@@ -58,6 +59,12 @@ class Node:
         self._record = None
 
     def room(self) -> Room:
+        """What is free now; nobody is to change it."""
+        if self._room is None:
+            self._room = self._what_is_free()
+        return self._room
+
+    def _what_is_free(self) -> Room:
         free = sum(1 for index in range(self.spec.gpus) if self._free(index))
         index = self._for_shards(1)
         shards = 0 if index is None else self._shards_left(index)
@@ -89,6 +96,7 @@ class Node:
             self.shards[index][job] = shards
         self.cpus -= part.cpus
         self.memory -= part.memory
+        self._room = None
         self.jobs.add(job)
 
     def clear(self) -> None:
@@ -97,6 +105,7 @@ class Node:
         self.shards = [{} for _ in range(self.spec.gpus)]
         self.cpus, self.memory = self.spec.cpus, self.spec.memory
         self.jobs.clear()
+        self._room = None
 
     def give_back(self, job: int, part: Part) -> None:
         for index in part.gpus:
@@ -106,6 +115,7 @@ class Node:
             del self.shards[index][job]
         self.cpus += part.cpus
         self.memory += part.memory
+        self._room = None
         self.jobs.discard(job)
 
     def record(self) -> NodeRecord:

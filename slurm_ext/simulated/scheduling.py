@@ -50,9 +50,10 @@ def main(state: State) -> None:
     totals: Totals | None = None
     blocked: set[str] = set()
     taken: set[str] = set()
+    suited = Suited(state)
     for job in queue(state):
         totals = totals or Totals.of(state)
-        where = candidates(state, job, totals)
+        where = candidates(state, job, totals, suited)
         if isinstance(where, str):
             reason(state, job, where)
             continue
@@ -76,7 +77,25 @@ def main(state: State) -> None:
             blocked.add(job.partition)
 
 
-def candidates(state: State, job: Job, totals: Totals) -> tuple[str, ...] | str:
+class Suited:
+    """The nodes that jobs may have, as they are while the queue is gone through."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._known: dict[tuple[str, str, frozenset[str]], tuple[str, ...]] = {}
+
+    def of(self, job: Job) -> tuple[str, ...]:
+        """Those on which Slurm starts jobs, of what suits this one."""
+        asks = job.partition, job.wants.features, frozenset(job.wants.excluded)
+        if asks not in self._known:
+            nodes = self._state.nodes
+            self._known[asks] = tuple(
+                name for name in _suited(self._state, job) if nodes[name].usable
+            )
+        return self._known[asks]
+
+
+def candidates(state: State, job: Job, totals: Totals, suited: Suited) -> tuple[str, ...] | str:
     """The nodes on which the job may start now, or Slurm's reason why it may not at all."""
     if job.begin > state.now:
         return "BeginTime"
@@ -98,10 +117,10 @@ def candidates(state: State, job: Job, totals: Totals) -> tuple[str, ...] | str:
     if waits:
         return waits
     for each in own or magnets(state, job):
-        where = _usable(state, job, each)
+        where = _usable(state, job, each, suited)
         if _required_among(job, where) and _fits_now(state, job, where):
             return where
-    where = _usable(state, job, own[0] if own else None)
+    where = _usable(state, job, own[0] if own else None, suited)
     if _required_among(job, where):
         return where
     if not _ever_fits(state, job):
@@ -109,10 +128,9 @@ def candidates(state: State, job: Job, totals: Totals) -> tuple[str, ...] | str:
     return "Reservation" if own else MAY_BE_RESERVED
 
 
-def _usable(state: State, job: Job, own: Reservation | None) -> tuple[str, ...]:
-    fence = fenced_off(state, job, own)
-    suited = _suited(state, job)
-    return tuple(name for name in suited if name not in fence and state.nodes[name].usable)
+def _usable(state: State, job: Job, own: Reservation | None, suited: Suited) -> tuple[str, ...]:
+    fence, names = fenced_off(state, job, own), suited.of(job)
+    return tuple(name for name in names if name not in fence) if fence else names
 
 
 def _required_among(job: Job, names: tuple[str, ...]) -> bool:
@@ -199,13 +217,13 @@ def backfill(state: State) -> None:
     waiting = queue(state)
     if len(waiting) < 2:
         return
-    totals = Totals.of(state)
+    totals, suited = Totals.of(state), Suited(state)
     now = state.now
     running = (job for job in state.jobs.values() if job.parts)
     uses = [_Use.of(now, _ends(job, now), _counts(job)) for job in running]
     all_gpus = sum(node.spec.gpus for node in state.nodes.values())
     for job in waiting[: state.settings.backfill_depth]:
-        where = candidates(state, job, totals)
+        where = candidates(state, job, totals, suited)
         if isinstance(where, str):
             continue
         length = float("inf") if job.time_limit is None else job.time_limit
