@@ -8,6 +8,7 @@ reports come from the process that has onesd's rounds. What it measures is in ro
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ CHANGED = {
     "AccountingStorageTRES": "gres/gpu,gres/gpu:a100,gres/gpu:v100,gres/gpu:k80,gres/shard",
 }
 GRES = "NodeName=g[0001-{nodes:04}] Name=gpu Type=a100 File=/dev/nvidia[0-7]\n"
+PID_MAX = Path("/proc/sys/kernel/pid_max")
+THREADS = 40  # for each node, of its slurmd and of its jobs' slurmstepd
 SWITCH = 32  # nodes below one leaf switch
 START = """\
 for gpu in 0 1 2 3 4 5 6 7; do
@@ -56,6 +59,7 @@ done
 
 def measured(*, nodes: int, jobs: int, rounds: int, seed: int, reader: str) -> dict[str, Any]:
     """What rounds_on_slurm.py found with so many nodes and jobs."""
+    room_for_threads(nodes)
     with standing() as cluster:
         make_nodes(cluster, nodes)
         program = (HERE / "rounds_on_slurm.py").read_text()
@@ -64,6 +68,16 @@ def measured(*, nodes: int, jobs: int, rounds: int, seed: int, reader: str) -> d
         answer = cluster.run("ctl", command, stdin=program, timeout=7200).stdout
     found: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return found
+
+
+def room_for_threads(nodes: int) -> None:
+    """Ends the program where the kernel can't have a slurmd for each node, and their jobs."""
+    most, wanted = int(PID_MAX.read_text()), THREADS * nodes + 10_000
+    if most < wanted:
+        sys.exit(
+            f"kernel.pid_max is {most}; {nodes} nodes and their jobs may need {wanted} threads:"
+            f" sysctl -w kernel.pid_max=4194304, or fewer --nodes"
+        )
 
 
 def make_nodes(cluster: Cluster, nodes: int) -> None:

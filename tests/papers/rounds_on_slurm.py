@@ -43,6 +43,10 @@ PLAIN_GPUS = 0.6  # of the GPUs, which plain jobs hold when the elastic ones com
 CHANGING = 0.02  # of the jobs, from one round to the next
 SIZES = (1, 1, 2, 2, 4, 4, 8, 8, 16)
 WARM, WITHOUT = 4, 4  # rounds before those that are measured; intervals without onesd
+SETTLED = (
+    1.0  # seconds that a round takes to act, once jobs that wait have their place in the queue
+)
+MOST_WARM = 40  # rounds until then
 ROUND = 15.0
 STEPS = ("observe", "estimate", "decide", "check", "act", "record")
 JOB = "#!/bin/sh\ntrap '' USR1 USR2\nexec sleep 1000000\n"
@@ -63,6 +67,7 @@ class Laboratory:
         self._names = [f"g{number:04}" for number in range(1, nodes + 1)]
         self._rng = Random(seed)
         self._samples: dict[int, float] = {}
+        self.rounds = 0
         self.metrics = Metrics()
         commands = Commands(timeout=120.0)
         self.slurm = Slurm(commands, choose_reader(reader, commands))
@@ -204,6 +209,7 @@ class Laboratory:
         self.report()
         began, own, programs = time.monotonic(), time.process_time(), _of_programs()
         self.onesd.rounds.round()
+        self.rounds += 1
         value = self.metrics.registry.get_sample_value
         return {
             "round": time.monotonic() - began,
@@ -281,9 +287,11 @@ def main() -> None:
         beats.start()
         time.sleep(heartbeat.BEAT)
         site.fill()
-        for _ in range(WARM):
-            site.one_round()
+        for number in range(MOST_WARM):
+            took = site.one_round()
             site.interval()
+            if number >= WARM and took["act"] < SETTLED:
+                break
 
         quiet = Watched()
         for _ in range(WITHOUT):
@@ -329,6 +337,7 @@ def figures(
         "elastic": len(published.jobs),
         "running": len(held),
         "rounds": len(found),
+        "warm": site.rounds - len(found),
         "round_median_s": both("round")[0],
         "round_worst_s": both("round")[1],
         "steps": {step: both(step) for step in STEPS},

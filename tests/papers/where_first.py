@@ -23,7 +23,7 @@ from math import ceil
 from random import Random
 from statistics import median
 
-from ones.daemon.config import Config, EventsConfig
+from ones.daemon.config import Config
 from ones.daemon.ctl.where import Told, one_length, ranked
 from ones.daemon.demo.people import GPUS_PER_NODE, NAMES, SIZES, USERS, a_site
 from ones.daemon.demo.trainings import Training, Trainings
@@ -42,7 +42,8 @@ from ones.slurm_ext.simulated.submission import Request
 from ones.slurm_ext.simulated.world import World
 
 SEED = 840_000
-ROUND, STEP = 60.0, 10.0  # seconds
+ROUND, STEP = 60.0, 5.0  # seconds
+AGENTS = 10.0  # between two reports of an agent
 WARM = 2700.0  # seconds before the question
 LAST = 3 * 86400.0  # seconds after it, in which the job must have ended
 NODES = (2, 3, 4, 6, 8)
@@ -126,13 +127,8 @@ class Cluster:
         self.load = rng.uniform(*LOADS)
         self._there = there
         self._draw = Random(f"people {seed}")
-        config = Config(
-            policy=policy,
-            mode="act",
-            round=ROUND,
-            store=":memory:",
-            events=EventsConfig(wake=False),
-        )
+        config = Config(policy=policy, mode="act", round=ROUND, store=":memory:")
+        self._woken = False
         self.world = World(
             a_site(self.nodes, "root"), Settings(), rng=Random(f"world {seed}"),
             now=1.7e9, listener=self._happened,
@@ -148,8 +144,9 @@ class Cluster:
             Random(f"trainings {seed}"),
             hear=self.onesd.service.hear,
             lease=self.onesd.service.lease,
-            interval=ROUND,
+            interval=AGENTS,
         )
+        self._reported = self.world.now
         self.world.new_jobs_are_held(self.onesd.service.steering.holds)
         gpus = self.nodes * GPUS_PER_NODE
         asked = sum(one.gpus * one.seconds for one in there) / len(there)
@@ -180,23 +177,29 @@ class Cluster:
         return number
 
     def _happened(self, what: Happening, job: Job) -> None:
+        # As the hooks and the agents tell onesd, which looks again as soon as it hears of it.
+        self._woken |= what in ("submitted", "ended")
         if what == "forgotten":
             self._trainings.of.pop(job.id, None)
         self._trainings.happened(what, job)
 
     def live(self, seconds: float) -> None:
-        """Let the time pass, a round at a time."""
+        """Let the time pass, round by round."""
         until = self.world.now + seconds
         while self.world.now < until:
             self._round()
 
     def _round(self) -> None:
-        self._trainings.report()
+        """A round, and the time to the next one, which an event brings forward."""
         self._attempt(self.onesd.rounds.round)
+        self._woken = False
         until = self.world.now + ROUND
-        while self.world.now < until:
+        while self.world.now < until and not self._woken:
             self.world.step(min(STEP, until - self.world.now))
             self._trainings.signals()
+            if self.world.now - self._reported >= AGENTS:
+                self._trainings.report()
+                self._reported = self.world.now
             if self.onesd.service.open_moves():
                 self._attempt(self.onesd.rounds.tick)
 
