@@ -19,7 +19,7 @@ from ones.daemon.onesd.collecting import Collecting
 from ones.daemon.onesd.deciding import Answer, Question, answer
 from ones.daemon.onesd.forecast.present import Diary, Present
 from ones.daemon.onesd.metrics import Metrics
-from ones.daemon.onesd.moves.under_way import MovesUnderWay
+from ones.daemon.onesd.moves.under_way import IN_A_ROUND, MovesUnderWay
 from ones.daemon.onesd.observing import Observer, Seen
 from ones.daemon.onesd.outcome import NOTHING, Decision, Round
 from ones.daemon.onesd.policy_in_force import PolicyInForce
@@ -145,7 +145,7 @@ class Rounds:
 
     def tick(self) -> None:
         """Take the steps that are due of the moves under way."""
-        if self._steering.mode != "act" or not self._moves.open():
+        if self._steering.mode != "act" or self._moves.idle:
             return
         with self._one, self._collecting.paused():
             snapshot = self._observer.look()
@@ -153,6 +153,8 @@ class Rounds:
             # would come, and all would go by what Slurm said before.
             most = min(self.tick_interval(), self._policy.config.round)
             self._moves.advance(snapshot, most=most)
+            if self._steering.acts():
+                self._moves.queueing.go_on(snapshot, self._moves.jobs(), most=most)
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""
@@ -245,11 +247,14 @@ class Rounds:
             if refused.move.job in jobs:
                 job, why = jobs[refused.move.job], f"refused: {refused.reason}"
                 decisions.append(Decision.of(refused.move, job, why))
-        if self._steering.acts():
+        queueing, acts = self._moves.queueing, self._steering.acts()
+        queued = [job for job in decided.from_slurm & jobs.keys() if jobs[job].queued]
+        queueing.decide(
+            seen.snapshot, into=decided.to_slurm if acts else (), out=queued if acts else ()
+        )
+        if acts:
             self._books.stages.begin(decided.stage_ins, seen.snapshot, now=seen.at)
-            queued = [job for job in decided.from_slurm & jobs.keys() if jobs[job].queued]
-            self._moves.take_from_slurm(queued, seen.snapshot)
-            self._moves.leave_to_slurm(decided.to_slurm, seen.snapshot)
+            queueing.go_on(seen.snapshot, self._moves.jobs(), most=IN_A_ROUND)
             self._moves.tidy(seen.snapshot, seen.ignored, seen.holds)
             self._books.stages.tidy(seen.snapshot, now=seen.at)
             self._tell(decisions, decided.problem.jobs, seen)

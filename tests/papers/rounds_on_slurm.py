@@ -202,7 +202,7 @@ class Laboratory:
             time.sleep(min(left, self.onesd.rounds.tick_interval()))
             if moves := self.onesd.service.open_moves():
                 self.report(saved=frozenset(move.job for move in moves))
-                self.onesd.rounds.tick()
+            self.onesd.rounds.tick()
 
     def one_round(self) -> dict[str, float]:
         """Seconds that it took in all and by step; CPU of onesd, and of the programs it called."""

@@ -453,6 +453,8 @@ def test_a_link_draws_no_round_that_others_look_at_already(
 ) -> None:
     page.live(15)
     assert Client(page).sign_in().state()
+    broadcast = page.page._broadcast
+    eventually(lambda: not broadcast._news.is_set() and not broadcast._one.locked())
     rendered = _Rendered(monkeypatch)
     for _ in range(3):
         assert Client(page).sign_in(link=page.link()).state()

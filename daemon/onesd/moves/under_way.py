@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from ones.daemon.config import Config
@@ -11,6 +11,7 @@ from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.onesd.moves.comments import Comments
 from ones.daemon.onesd.moves.live import LiveMover
 from ones.daemon.onesd.moves.pairs import waits_for
+from ones.daemon.onesd.moves.queueing import Queueing
 from ones.daemon.onesd.moves.requests import Filling
 from ones.daemon.onesd.moves.restart import Mover
 from ones.daemon.onesd.moves.turns import Turns
@@ -23,14 +24,12 @@ from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.elastic import about_nodes, stranded, to_release
 from ones.slurm_ext.holding import Holds
 from ones.slurm_ext.lapse import Lapse
-from ones.slurm_ext.layout import gpus_wanted
 from ones.slurm_ext.live_moves import LiveMove
-from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.moves import BY_OWNER, MoveRecord
 from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import Snapshot
 
-SHARE = 0.25  # of a round for each kind of what it asks of Slurm for waiting jobs
+IN_A_ROUND: Seconds = 0.5  # for each kind of what a round itself asks of Slurm for waiting jobs
 NODELESS = 120.0  # seconds for which a job must fit no node before it is let go for that
 
 
@@ -50,10 +49,7 @@ class MovesUnderWay:
         self._compared: Lapse | None = None
         self._nodeless: dict[int, float] = {}  # since when these jobs fit no node
         actuator = Actuator(cluster)
-        self._to_slurm, self._from_slurm = Turns(clock), Turns(clock)
         self._let_go, self._stranded = Turns(clock), Turns(clock)
-        # A round waits for what it asks of Slurm itself; what is left over is decided anew.
-        self._most = config.round * SHARE
         self._comments = Comments(actuator, every=config.slurm.comment_every, clock=clock)
         self.live = LiveMover(books, actuator, metrics, limits=live_limits(config), clock=clock)
         self.restarts = Mover(
@@ -64,6 +60,7 @@ class MovesUnderWay:
             clock=clock,
             filling=Filling(config.needs, books.needs, books.fills, books.journal, cluster),
         )
+        self.queueing = Queueing(self.restarts, clock)
 
     def open(self) -> list[MoveRecord | LiveMove]:
         """The moves that have not ended."""
@@ -95,31 +92,11 @@ class MovesUnderWay:
             beside = move.beside if move.beside in alone(snapshot.jobs).get(node, ()) else None
         self.restarts.begin(move, jobs[move.job], record, shards=shards, beside=beside, by=by)
 
-    def leave_to_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
-        """Give waiting jobs their place in Slurm's queue, at no more than they ask for."""
-        moving = self.jobs()
-        for job in self._to_slurm.of(jobs, most=self._most):
-            record = snapshot.jobs.get(job)
-            mark = None if record is None else Mark.parse(record.admin_comment)
-            if record is None or mark is None or job in moving or record.state != "PENDING":
-                continue
-            if gpus_wanted(record) <= mark.request:
-                why = "plain jobs behind it wait, and would go first"
-                self.restarts.let_go(record, why, queued=True)
-
-    def take_from_slurm(self, jobs: Collection[JobId], snapshot: Snapshot) -> None:
-        """Hold jobs again that wait in Slurm's queue before plain ones whose turn it is."""
-        moving = self.jobs()
-        for job in self._from_slurm.of(jobs, most=self._most):
-            record = snapshot.jobs.get(job)
-            if record is not None and job not in moving and record.state == "PENDING":
-                self.restarts.take_back(record, "it kept a plain job waiting whose turn it is")
-
     def tidy(self, snapshot: Snapshot, ignored: Mapping[int, str], holds: Holds) -> None:
         """Let go of jobs that can't be handled, take back those that nobody sees to."""
         moving = self.jobs()
         lasting = self._lasting(to_release(snapshot, ignored, holds), ignored, snapshot)
-        for job in self._let_go.of(lasting, most=self._most):
+        for job in self._let_go.of(lasting, most=IN_A_ROUND):
             self.restarts.let_go(snapshot.jobs[job], f"as a plain job: {ignored[job]}")
         for record in snapshot.jobs.values():
             # Left so, the next requeue would hold it for ever.
@@ -127,7 +104,7 @@ class MovesUnderWay:
             late &= record.reason != BY_OWNER
             if late and record.marked and record.state == "RUNNING" and record.id not in moving:
                 self.restarts.let_go(record, "a hold of ours that came late struck as it ran")
-        for job in self._stranded.of(stranded(snapshot, ignored, holds), most=self._most):
+        for job in self._stranded.of(stranded(snapshot, ignored, holds), most=IN_A_ROUND):
             if job not in moving:  # one of `ignored` is let go as a plain job in the next round
                 record = snapshot.jobs[job]
                 why = f"Slurm can't start it on {record.required_nodes} ({record.reason})"
@@ -169,6 +146,11 @@ class MovesUnderWay:
         if lapse is not None and lapse != self._compared:
             self._compared = lapse
             self.restarts.put_back(snapshot, lapse)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to advance."""
+        return not self.open() and not self.queueing.left
 
     def advance(self, snapshot: Snapshot, *, most: Seconds) -> None:
         """Take every step that is due, in so many seconds; what is left is for the next time."""
