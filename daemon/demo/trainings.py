@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -192,8 +192,7 @@ class Trainings:
             self._foresee(training)
 
     def _satellite(self, what: Happening, job: Job) -> None:
-        base = int(job.admin_comment.split("base=")[1].split(";")[0])
-        training = self.of.get(base)
+        training = self.of.get(_base_of(job))
         if training is None:
             return
         if what == "started" and job.id in training.coming and training.running:
@@ -231,7 +230,8 @@ class Trainings:
         self._say(training.job, "checkpoint", word)
         job = self._world.state.jobs.get(training.job)
         if job is not None and job.nodes:
-            self._tell(job.nodes[0])
+            node = job.nodes[0]
+            self._tell(node, self._heard_on().get(node, ()))
 
     def _say(self, job: int, kind: str, word: Report | Checkpoint | Live) -> None:
         received = Received(at=self._world.now, evidence="cgroup", message=word)
@@ -250,8 +250,18 @@ class Trainings:
                 self._say(training.job, "report", self._report_of(training))
                 if training.live:
                     self._say(training.job, "live", self._live_of(training))
+        heard = self._heard_on()
         for node in self._world.state.nodes:
-            self._tell(node)
+            self._tell(node, heard.get(node, ()))
+
+    def _heard_on(self) -> dict[str, list[int]]:
+        """Node -> the jobs whose words its agent has: those that run there first."""
+        heard: dict[str, list[int]] = {}
+        for number in self._words:
+            job = self._world.state.jobs.get(number)
+            if job is not None and job.ran_on:
+                heard.setdefault(job.ran_on[0], []).append(number)
+        return heard
 
     def _report_of(self, training: Training) -> Report:
         seconds = training.batch / training.rate()
@@ -290,18 +300,11 @@ class Trainings:
             pause=0.1 if training.state == "done" else None,
         )
 
-    def _tell(self, node: str) -> None:
+    def _tell(self, node: str, jobs: Sequence[int]) -> None:
         now = self._world.now
         there = self._world.state.nodes[node]
         if not there.answers or self.silent.get(node, 0.0) > now:
             return
-        jobs = [
-            number
-            for number, words in self._words.items()
-            if (job := self._world.state.jobs.get(number)) is not None
-            and job.ran_on
-            and job.ran_on[0] == node
-        ]
         report = NodeReport(
             node=node,
             taken=now,
@@ -319,10 +322,9 @@ class Trainings:
 
     def _samples(self, name: str) -> tuple[GpuSample, ...]:
         """A job's GPUs are as busy as it makes use of them; those of plain jobs somehow."""
-        bases = {part: one.job for one in self.of.values() for part in one.parts}
 
         def load(holder: int) -> float:
-            training = self.of.get(bases.get(holder, holder))
+            training = self._computing_in(holder)
             if training is None or not training.gpus:
                 return 0.3 + holder % 7 / 10 if holder else 0.0
             return min(1.0, 0.98 * training.rate() / (training.speed * training.gpus))
@@ -333,6 +335,14 @@ class Trainings:
             replace(sample, utilization=load(holder), jobs=(holder,) if holder else ())
             for sample, holder in held
         )
+
+    def _computing_in(self, number: int) -> Training | None:
+        """What keeps the GPUs of this job busy: its own training, or that of its base."""
+        job = self._world.state.jobs.get(number)
+        if job is None or not job.admin_comment.startswith(SATELLITE_MARK):
+            return self.of.get(number)
+        base = self.of.get(_base_of(job))
+        return base if base is not None and number in base.parts else None
 
     def _deliver(self, report: NodeReport) -> None:
         rng = self.muddled
@@ -391,3 +401,8 @@ class Trainings:
             with suppress(SlurmError):  # onesd cancels satellites that their job does not know
                 self._world.by(training.user).cancel(number)
         training.coming = {}
+
+
+def _base_of(satellite: Job) -> int:
+    """The live job that grew by this one."""
+    return int(satellite.admin_comment.split("base=")[1].split(";")[0])

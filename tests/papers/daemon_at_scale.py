@@ -1,6 +1,7 @@
 """What a round of the whole daemon costs at scale: CPU seconds by step, and memory.
 
 usage: scripts/benchmark-scale [--nodes N] [--jobs N] [--rounds N] [--policy NAME] [--json]
+       scripts/benchmark-scale --curve both|jobs|nodes [--most NODES] [--rounds N] [--policy NAME]
        scripts/benchmark-scale --month [--days N] [--keep-days N] [--nodes N] [--jobs N] [--json]
        scripts/benchmark-scale --slurm [--nodes N] [--jobs N] [--rounds N] [--reader NAME] [--json]
 
@@ -10,7 +11,8 @@ half of them end, as many are submitted. All agents report before each round, an
 between rounds as often as onesd does it. Seconds are of this process's CPU and of the daemon alone;
 memory is that of the whole process, the simulated Slurm included. With --slurm it is a real one in
 containers, and seconds are those that passed; see laboratory.py. With --month it is a month at 500
-jobs, day by day; see month_of_rounds.py.
+jobs, day by day; see month_of_rounds.py. With --curve it is one size after the other, of nodes, of
+jobs or of both; see curve_of_sizes.py.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ import resource
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
+from time import process_time
 
 from busy_cluster import GPUS, STEPS, Busy
+from curve_of_sizes import CURVES, Size, curve
 from laboratory import measured
 from month_of_rounds import Row, month, month_head, month_line
 
@@ -52,6 +57,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--slurm", action="store_true", help="a real slurmctld, in containers")
     parser.add_argument("--reader", choices=("auto", "pyslurm", "commands"), default="auto")
     parser.add_argument("--month", action="store_true", help="a month at 500 jobs, day by day")
+    parser.add_argument("--curve", choices=tuple(CURVES), help="one size after the other")
+    parser.add_argument("--most", type=int, help="nodes of the last size of the curve")
     parser.add_argument("--days", type=int, default=DAYS, help="of the month")
     parser.add_argument("--keep-days", type=float, default=KEEP_DAYS, help="keep_days in the month")
     parser.add_argument("--profile", action="store_true", help="where the rounds' time goes")
@@ -75,23 +82,38 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(found, indent=2) if chosen.json else table(found))
         return 0
     profile = cProfile.Profile() if chosen.profile else None
-    with tempfile.TemporaryDirectory(prefix="ones-scale-") as folder:
-        config = Config(mode="act", policy=chosen.policy, round=ROUND, seed=chosen.seed)
-        site = Busy(Path(folder), nodes=chosen.nodes, jobs=chosen.jobs, config=config)
-        for _ in range(WARM):
-            site.one_round()
-        site.forget_ticks()
-        rounds = []
-        for _ in range(chosen.rounds):
-            site.cluster.some_change()
-            rounds.append(site.one_round(profile))
-        found = figures(site, rounds)
-        site.close()
+    config = Config(mode="act", policy=chosen.policy, round=ROUND, seed=chosen.seed)
+    if chosen.curve:
+        most = chosen.most or sys.maxsize
+        sizes = [(nodes, jobs) for nodes, jobs in CURVES[chosen.curve] if nodes <= most]
+        for line in curve(sizes, partial(_of_size, rounds=chosen.rounds, config=config)):
+            print(line, flush=True)
+        return 0
+    found = _of_size((chosen.nodes, chosen.jobs), chosen.rounds, config, profile)
     print(json.dumps(found, indent=2) if chosen.json else table(found))
     if profile is not None:
         pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(PROFILED)
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(PROFILED)
     return 0
+
+
+def _of_size(
+    size: Size, rounds: int, config: Config, profile: cProfile.Profile | None = None
+) -> dict[str, object]:
+    """The figures of so many rounds on a cluster of this size."""
+    nodes, jobs = size
+    with tempfile.TemporaryDirectory(prefix="ones-scale-") as folder:
+        site = Busy(Path(folder), nodes=nodes, jobs=jobs, config=config)
+        for _ in range(WARM):
+            site.one_round()
+        site.forget_ticks()
+        setup, measured_rounds = process_time(), []
+        for _ in range(rounds):
+            site.cluster.some_change()
+            measured_rounds.append(site.one_round(profile))
+        found = figures(site, measured_rounds) | {"setup_s": round(setup, 1)}
+        site.close()
+    return found
 
 
 def _month(chosen: argparse.Namespace) -> None:
