@@ -26,6 +26,7 @@ SuspendProgram=/bin/true
 SuspendTime=60000
 ResumeTimeout=60000
 ResumeRate=0
+MaxJobCount=50000
 """
 SWITCHES = "SwitchName=s0 Switches=s[1-3]\nSwitchName=s3 Nodes=c[0001-{nodes:04}]\n"
 GRES = "NodeName=c[0001-{nodes:04}] Name=gpu Type=v100 Count=8\n"
@@ -60,7 +61,7 @@ def fill(cluster: Cluster, nodes: int, running: int, pending: int) -> None:
     )
     for count, hold in ((running, ""), (pending, "--hold")):
         submit = (
-            f"seq {count} | xargs -P 4 -I X sbatch {hold} -p cloud --gpus=1 --time=100"
+            f"seq {count} | xargs -P 4 -I X sbatch --quiet {hold} -p cloud --gpus=1 --time=100"
             " --job-name=jobX --wrap 'sleep 100000'"
         )
         cluster.run("ctl", submit, user="alice", timeout=1800)
