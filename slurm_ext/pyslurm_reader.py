@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,7 @@ class PyslurmReader:
     def __init__(self, timeout: float = 20.0) -> None:
         self.timeout = timeout
         self._worker: _Worker | None = None
+        self._known = Known()
         self._one_at_a_time = threading.Lock()
 
     def snapshot(self) -> Snapshot:
@@ -58,14 +59,15 @@ class PyslurmReader:
                 self._worker = worker
             taken = time.time()
             try:
-                answer = self._worker.ask("read", deadline)
+                return snapshot_of(self._worker.ask("read", deadline), taken, self._known)
             except SlurmError:
+                # Another worker tells everything: what this one takes for told may not be known.
                 self.close()
                 raise
-        return snapshot_of(answer, taken)
 
     def close(self) -> None:
         """End the worker; the next snapshot starts another."""
+        self._known = Known()
         if self._worker is not None:
             self._worker.end()
             self._worker = None
@@ -181,21 +183,45 @@ def _environment() -> dict[str, str]:
     }
 
 
-def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
-    """The worker's answer as records. Raises SlurmError where it has no lists of them."""
-    listed = [answer.get(what) for what in ("jobs", "nodes")]
+class Known:
+    """The jobs of which a worker has told, who tells of each again when it has changed."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobRecord] = {}
+        self.unread: dict[str, str] = {}  # what makes no sense of them, and why
+
+    def take(self, changed: Iterable[Any], gone: Iterable[Any]) -> None:
+        """What it tells next."""
+        for fields in changed:
+            number = fields.get("id") if isinstance(fields, Mapping) else None
+            self._forget(number)
+            try:
+                job = job_record(fields)
+                self.jobs[job.id] = job
+            except RecordFault as fault:
+                self.unread[fault.record] = fault.reason
+        for number in gone:
+            if isinstance(number, int):
+                self._forget(number)
+
+    def _forget(self, number: Any) -> None:
+        if isinstance(number, int):
+            self.jobs.pop(number, None)
+        self.unread.pop(_named(number), None)
+
+
+def snapshot_of(answer: Mapping[str, Any], taken: float, known: Known) -> Snapshot:
+    """The worker's answer as records, and what is `known` with it.
+
+    Raises SlurmError where it has no lists of them.
+    """
+    listed = [answer.get(what) for what in ("jobs", "gone", "nodes")]
     topology = answer.get("topology")
     if not all(isinstance(each, list) for each in listed) or not isinstance(topology, str):
         raise SlurmError("pyslurm", "its answer has no jobs, nodes and topology")
-    jobs: dict[int, JobRecord] = {}
+    known.take(answer["jobs"], answer["gone"])
     nodes: dict[str, NodeRecord] = {}
-    unread: dict[str, str] = {}
-    for fields in answer["jobs"]:
-        try:
-            job = job_record(fields)
-            jobs[job.id] = job
-        except RecordFault as fault:
-            unread[fault.record] = fault.reason
+    unread = dict(known.unread)
     for fields in answer["nodes"]:
         try:
             node = node_record(fields)
@@ -203,6 +229,7 @@ def snapshot_of(answer: Mapping[str, Any], taken: float) -> Snapshot:
         except RecordFault as fault:
             unread[fault.record] = fault.reason
     switches = switches_of(topology)
+    jobs = dict(known.jobs)
     return Snapshot(taken=taken, jobs=jobs, nodes=nodes, switches=switches, unread=unread)
 
 
@@ -212,7 +239,7 @@ def job_record(fields: Mapping[str, Any]) -> JobRecord:
         return checked(_job_record(fields))
     except MALFORMED as fault:
         name = fields.get("id") if isinstance(fields, Mapping) else None
-        raise RecordFault(f"job {str(name)[:20]}", fault) from None
+        raise RecordFault(_named(name), fault) from None
 
 
 def node_record(fields: Mapping[str, Any]) -> NodeRecord:
@@ -222,6 +249,10 @@ def node_record(fields: Mapping[str, Any]) -> NodeRecord:
     except MALFORMED as fault:
         name = fields.get("name") if isinstance(fields, Mapping) else None
         raise RecordFault(f"node {str(name)[:80]}", fault) from None
+
+
+def _named(number: Any) -> str:
+    return f"job {str(number)[:20]}"
 
 
 def _job_record(fields: Mapping[str, Any]) -> JobRecord:

@@ -43,10 +43,10 @@ FOUND: dict[str, tuple[bytes, ...]] = {
         b'"n[1-2]"',
         b'{"error": NaN}',
         b'{"error": 1, "unreachable": 1}',
-        b'{"jobs": [Infinity], "nodes": [], "topology": ""}',
-        b'{"jobs": [], "nodes": ["x"], "topology": ""}',
-        b'{"jobs": [], "nodes": [], "topology": 5.5}',
-        b'{"jobs": 5, "nodes": [], "topology": ""}',
+        b'{"jobs": [Infinity], "gone": [], "nodes": [], "topology": ""}',
+        b'{"jobs": [], "gone": [], "nodes": ["x"], "topology": ""}',
+        b'{"jobs": [], "gone": [], "nodes": [], "topology": 5.5}',
+        b'{"jobs": 5, "gone": [], "nodes": [], "topology": ""}',
         *(
             json.dumps(slurm.RELEASES | change).encode()
             for change in (

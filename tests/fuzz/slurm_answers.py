@@ -46,7 +46,7 @@ from ones.slurm_ext.limits_reading import (
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.priority import tres_in
 from ones.slurm_ext.priority_reader import PriorityReader
-from ones.slurm_ext.pyslurm_reader import answer_in, refuse_other_releases, snapshot_of
+from ones.slurm_ext.pyslurm_reader import Known, answer_in, refuse_other_releases, snapshot_of
 from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.tres import (
     gpus_by_type,
@@ -225,7 +225,7 @@ def _pyslurm(data: bytes) -> object:
     answer = answer_in(data)
     if "built_for" in answer:
         return refuse_other_releases(answer)
-    return snapshot_of(answer, 0.0)
+    return snapshot_of(answer, 0.0, Known())
 
 
 def _limits(read: Callable[[str, Faults], object]) -> Callable[[bytes], object]:
@@ -400,7 +400,12 @@ TARGETS = (
         feed=_pyslurm,
         seeds=(
             json.dumps(
-                {"jobs": [PYSLURM_JOB], "nodes": [PYSLURM_NODE], "topology": TOPOLOGY.decode()}
+                {
+                    "jobs": [PYSLURM_JOB],
+                    "gone": [3],
+                    "nodes": [PYSLURM_NODE],
+                    "topology": TOPOLOGY.decode(),
+                }
             ).encode(),
             json.dumps(RELEASES).encode(),
             b'{"error": "no", "unreachable": true}',

@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from on_cluster import Cluster, standing
+from on_cluster import Cluster, on_controller, standing
 
-HERE = Path(__file__).parent
 CONF = "/etc/slurm/slurm.conf"
 FIRST_PORT = 17000
 LAB = """\
@@ -62,10 +61,8 @@ def measured(*, nodes: int, jobs: int, rounds: int, seed: int, reader: str) -> d
     room_for_threads(nodes)
     with standing() as cluster:
         make_nodes(cluster, nodes)
-        program = (HERE / "rounds_on_slurm.py").read_text()
         given = [str(number) for number in (nodes, jobs, rounds, seed)] + [reader]
-        command = ["/opt/ones/bin/python", "-", *given]
-        answer = cluster.run("ctl", command, stdin=program, timeout=7200).stdout
+        answer = on_controller(cluster, "rounds_on_slurm.py", *given, timeout=7200)
     found: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/cluster")]
 
 from conftest import Cluster  # noqa: E402
@@ -41,6 +42,19 @@ def steered() -> Iterator[Steering]:
         onesd.prepare()
         yield onesd
         onesd.prepare()
+
+
+def on_controller(
+    cluster: Cluster, name: str, *arguments: str, user: str = "root", timeout: float
+) -> str:
+    """What a program of this folder printed there; it may import slurmctld_load."""
+    folder, module = "/tmp/measuring", "slurmctld_load.py"
+    there = f"mkdir -p {folder} && cat > {folder}/{module}"
+    cluster.run("ctl", there, stdin=(HERE / module).read_text())
+    python = ["env", f"PYTHONPATH={folder}", "/opt/ones/bin/python", "-", *arguments]
+    program = (HERE / name).read_text()
+    command = ["runuser", "-u", user, "--", *python]
+    return cluster.run("ctl", command, stdin=program, timeout=timeout).stdout
 
 
 def clock(onesd: Steering, user: str, name: str, *, within: float = 120.0) -> float:

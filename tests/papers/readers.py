@@ -12,13 +12,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from on_cluster import Cluster, standing
+from on_cluster import Cluster, on_controller, standing
 
-HERE = Path(__file__).parent
 CONF = "/etc/slurm/slurm.conf"
 CLOUD = """\
 NodeName=c[0001-{nodes:04}] CPUs=128 RealMemory=512000 Gres=gpu:v100:8 State=CLOUD
@@ -28,6 +26,7 @@ SuspendProgram=/bin/true
 SuspendTime=60000
 ResumeTimeout=60000
 ResumeRate=0
+MaxJobCount=50000
 """
 SWITCHES = "SwitchName=s0 Switches=s[1-3]\nSwitchName=s3 Nodes=c[0001-{nodes:04}]\n"
 GRES = "NodeName=c[0001-{nodes:04}] Name=gpu Type=v100 Count=8\n"
@@ -43,10 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     with standing() as cluster:
         fill(cluster, chosen.nodes, chosen.running, chosen.pending)
-        reading = (HERE / "reading_cost.py").read_text()
-        python = ["runuser", "-u", "ones", "--", "/opt/ones/bin/python", "-"]
-        command = [*python, str(chosen.readings), *READERS]
-        answer = cluster.run("ctl", command, stdin=reading, timeout=1800).stdout
+        given = (str(chosen.readings), *READERS)
+        answer = on_controller(cluster, "reading_cost.py", *given, user="ones", timeout=1800)
     show(json.loads(answer), chosen.nodes)
     return 0
 
@@ -64,7 +61,7 @@ def fill(cluster: Cluster, nodes: int, running: int, pending: int) -> None:
     )
     for count, hold in ((running, ""), (pending, "--hold")):
         submit = (
-            f"seq {count} | xargs -P 4 -I X sbatch {hold} -p cloud --gpus=1 --time=100"
+            f"seq {count} | xargs -P 4 -I X sbatch --quiet {hold} -p cloud --gpus=1 --time=100"
             " --job-name=jobX --wrap 'sleep 100000'"
         )
         cluster.run("ctl", submit, user="alice", timeout=1800)
@@ -76,15 +73,32 @@ def fill(cluster: Cluster, nodes: int, running: int, pending: int) -> None:
     )
 
 
-def show(found: dict[str, list[dict[str, Any]]], nodes: int) -> None:
-    """The table of docs/scale.md."""
-    jobs = found[READERS[0]][0]["jobs"]
+def show(found: dict[str, dict[str, Any]], nodes: int) -> None:
+    """The tables of docs/scale.md."""
+    jobs = found[READERS[0]]["readings"][0]["jobs"]
     print(f"{jobs} jobs, {nodes} nodes besides; seconds\n")
-    print("| reader | reading | passed | CPU of onesd | CPU of programs |\n|---|---|---|---|---|")
-    for reader, readings in found.items():
-        for which, part in (("first", readings[:1]), ("later, median", readings[1:])):
-            costs = (median(one[key] for one in part) for key in ("passed", "own", "programs"))
+    names = {
+        "passed": "passed",
+        "own": "CPU of onesd",
+        "programs": "CPU of programs",
+        "slurmctld": "CPU of slurmctld",
+    }
+    print(f"| reader | reading | {' | '.join(names.values())} |\n{'|---' * 6}|")
+    for reader, of in found.items():
+        for which, part in (
+            ("first", of["readings"][:1]),
+            ("later, median", of["readings"][1:]),
+        ):
+            costs = (median(one[key] for one in part) for key in names)
             print(f"| {reader} | {which} | {' | '.join(f'{cost:.3f}' for cost in costs)} |")
+    print("\nRPCs of the later readings, ms\n\n| reader | RPC | a reading | least | mean | worst |")
+    print("|---" * 6 + "|")
+    for reader, of in found.items():
+        for name, rpc in sorted(of["rpcs"].items()):
+            times = (1000 * rpc[f"{key}mean_s"] for key in ("least_", "", "worst_"))
+            count = rpc["count"] / (len(of["readings"]) - 1)
+            row = f"{count:.1f} | {' | '.join(f'{each:.1f}' for each in times)}"
+            print(f"| {reader} | `{name}` | {row} |")
 
 
 if __name__ == "__main__":

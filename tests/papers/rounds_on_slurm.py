@@ -10,8 +10,6 @@ changes without onesd and with it.
 from __future__ import annotations
 
 import json
-import os
-import re
 import resource
 import subprocess
 import sys
@@ -24,6 +22,8 @@ from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Literal, cast
+
+from slurmctld_load import Rpcs, Watched
 
 from ones.daemon.config import Config
 from ones.daemon.onesd import heartbeat
@@ -53,8 +53,6 @@ JOB = "#!/bin/sh\ntrap '' USR1 USR2\nexec sleep 1000000\n"
 BATCH = 64  # samples for each GPU
 ReaderName = Literal["auto", "pyslurm", "commands"]
 HEARTBEAT = Path("/run/ones/heartbeat")
-_RPC = re.compile(r"^\s*(REQUEST_\w+)\s*\(\s*\d+\)\s*count:(\d+).*?total_time:(\d+)", re.M)
-Rpcs = dict[str, dict[str, float]]
 
 
 class Laboratory:
@@ -222,58 +220,6 @@ class Laboratory:
 def _of_programs() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def of_slurmctld() -> float:
-    """CPU seconds of slurmctld so far."""
-    pid = subprocess.run(["pgrep", "-ox", "slurmctld"], capture_output=True, text=True, check=True)
-    fields = Path(f"/proc/{pid.stdout.strip()}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-class Watched:
-    """slurmctld's CPU since this was made, and its RPCs: how many, and their mean seconds.
-
-    sdiag tells counts and sums alone. What one RPC took at worst is not told by it; the largest
-    mean of one look to the next is, and most are of a single RPC of a kind.
-    """
-
-    def __init__(self) -> None:
-        self._began, self._cpu = time.monotonic(), of_slurmctld()
-        self._first = self._last = _rpcs()
-        self._worst: dict[str, float] = {}
-
-    def look(self) -> None:
-        now = _rpcs()
-        for name, (count, seconds) in now.items():
-            before = self._last.get(name, (0, 0.0))
-            if count > before[0]:
-                mean = (seconds - before[1]) / (count - before[0])
-                self._worst[name] = max(mean, self._worst.get(name, 0.0))
-        self._last = now
-
-    def share(self) -> float:
-        """Of a core."""
-        return (of_slurmctld() - self._cpu) / (time.monotonic() - self._began)
-
-    def rpcs(self) -> Rpcs:
-        found: Rpcs = {}
-        for name, worst in self._worst.items():
-            first = self._first.get(name, (0, 0.0))
-            count, seconds = (a - b for a, b in zip(self._last[name], first, strict=True))
-            found[name] = {
-                "count": count,
-                "mean_s": round(seconds / count, 4),
-                "worst_mean_s": round(worst, 4),
-            }
-        return found
-
-
-def _rpcs() -> dict[str, tuple[int, float]]:
-    """Count and sum of seconds of each kind since sdiag counts."""
-    said = subprocess.run(["sdiag"], capture_output=True, text=True, check=True).stdout
-    by_type = said.partition("by user")[0]
-    return {name: (int(count), int(total) / 1e6) for name, count, total in _RPC.findall(by_type)}
 
 
 def main() -> None:

@@ -285,9 +285,14 @@ def test_pyslurms_record_that_makes_no_sense_is_left_out_and_named() -> None:
     }
     answer = {
         "jobs": [{"id": 5}, {"id": 6, "state": "PENDING"}],
+        "gone": ["5", None],
         "nodes": [node, node | {"name": "n2", "states": 7}],
         "topology": "",
     }
-    snapshot = pyslurm_reader.snapshot_of(answer, 1.0)
+    known = pyslurm_reader.Known()
+    snapshot = pyslurm_reader.snapshot_of(answer, 1.0, known)
     assert sorted(snapshot.nodes) == ["n1"]
     assert sorted(snapshot.unread) == ["job 5", "job 6", "node n2"]
+    nothing = {"jobs": [], "gone": [6], "nodes": [], "topology": ""}
+    later = pyslurm_reader.snapshot_of(nothing, 2.0, known)
+    assert sorted(later.unread) == ["job 5"]

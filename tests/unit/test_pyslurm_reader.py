@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ones.slurm_ext import pyslurm_reader
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.pyslurm_reader import (
     PyslurmReader,
@@ -16,18 +18,24 @@ from ones.slurm_ext.pyslurm_reader import (
     node_record,
     refuse_other_releases,
 )
+from ones.slurm_ext.snapshot import JobRecord
 
 FAKE_PACKAGE = """
+import json, pathlib
 class RPCError(Exception):
     errno = 1800
-class _Nothing:
+class Nodes:
     @staticmethod
     def load():
         return {}
-Jobs = Nodes = _Nothing
+class Jobs:
+    @staticmethod
+    def load():
+        return dict(enumerate(json.loads((pathlib.Path(__file__).parent / "jobs").read_text())))
 """
 FAKE_FIELDS = """
 import os, time
+job_fields = dict
 from pyslurm import RPCError
 LIBRARY = 42
 def built_for(): return (24, 11, 5)
@@ -91,6 +99,7 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
     def install(statement: str) -> None:
+        (package / "jobs").write_text("[]")
         (package / "__init__.py").write_text(FAKE_PACKAGE)
         (package / "exact.py").write_text(FAKE_FIELDS + f"    {statement}\n")
 
@@ -167,6 +176,52 @@ def test_a_snapshot_comes_through_the_worker(fake_slurm: FakeSlurm) -> None:
     fake_slurm("return 'SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]'")
     reader = PyslurmReader()
     assert reader.snapshot().switches == {"n1": ("s1",), "n2": ("s1",)}
+    reader.close()
+
+
+def test_a_job_is_told_again_only_when_it_has_changed(
+    fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(told: dict[str, Any]) -> JobRecord:
+        read.append(told["id"])
+        return job_record(told)
+
+    monkeypatch.setattr(pyslurm_reader, "job_record", counted)
+    fake_slurm("return ''")
+    reader = PyslurmReader()
+
+    def seen(*jobs: dict[str, Any]) -> tuple[dict[int, str], list[int], list[str]]:
+        """States by job, which were read, and what made no sense."""
+        (tmp_path / "pyslurm" / "jobs").write_text(json.dumps(jobs))
+        read.clear()
+        snapshot = reader.snapshot()
+        states = {job.id: job.state for job in snapshot.jobs.values()}
+        return states, list(read), list(snapshot.unread)
+
+    first, broken = fields(id=1), fields(id=2, submitted="yesterday")
+    runs = first | {"state": "RUNNING", "nodes": "n1", "gres": ["gpu:v100:4"]}
+    assert seen(first, broken) == ({1: "PENDING"}, [1, 2], ["job 2"])
+    assert seen(first, broken) == ({1: "PENDING"}, [], ["job 2"])
+    assert seen(runs, fields(id=2)) == ({1: "RUNNING", 2: "PENDING"}, [1, 2], [])
+    assert seen(fields(id=3), broken) == ({3: "PENDING"}, [3, 2], ["job 2"])
+    assert seen(fields(id=3)) == ({3: "PENDING"}, [], [])
+    reader.close()
+    assert seen(fields(id=3)) == ({3: "PENDING"}, [3], [])  # another worker
+    reader.close()
+
+
+def test_after_an_answer_that_makes_no_sense_everything_is_told_again(
+    fake_slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    fake_slurm("return '' if os.path.exists(os.path.dirname(__file__) + '/fine') else 7")
+    (tmp_path / "pyslurm" / "jobs").write_text(json.dumps([fields(id=1)]))
+    reader = PyslurmReader()
+    with pytest.raises(SlurmError, match="no jobs, nodes and topology"):
+        reader.snapshot()
+    (tmp_path / "pyslurm" / "fine").touch()
+    assert list(reader.snapshot().jobs) == [1]
     reader.close()
 
 
