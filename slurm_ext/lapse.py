@@ -81,9 +81,9 @@ def put_back(
     if job is None or job.state in ENDED or not job.marked:
         return move
     following = move.kind != "start"
+    ours = job.held and held_like_ours(waits_of(job, Mark.parse(job.admin_comment)))
     if _before_its_run(move, job):
         why = "abandoned: Slurm went back to before the run that it is of"
-        ours = job.held and held_like_ours(waits_of(job, Mark.parse(job.admin_comment)))
         return replace(move, outcome=why, deadline=None, holds=ours)
     stopping = job.restarts == move.restarts or "COMPLETING" in job.flags
     if following and move.step in _STOPPED and stopping:
@@ -94,7 +94,7 @@ def put_back(
         return move
     if following and move.step not in _STOPPED and (move.step != "stopping" or job.held):
         return move
-    if job.held and not held_like_ours(waits_of(job, Mark.parse(job.admin_comment))):
+    if job.held and not ours:
         return move
     if not job.held and move.step in _RELEASED and _pinned(move, job):
         return move  # its release was saved

@@ -43,9 +43,7 @@ PLAIN_GPUS = 0.6  # of the GPUs, which plain jobs hold when the elastic ones com
 CHANGING = 0.02  # of the jobs, from one round to the next
 SIZES = (1, 1, 2, 2, 4, 4, 8, 8, 16)
 WARM, WITHOUT = 4, 4  # rounds before those that are measured; intervals without onesd
-SETTLED = (
-    1.0  # seconds that a round takes to act, once jobs that wait have their place in the queue
-)
+SETTLED = 1.0  # seconds that a round takes to act when the first rush is over
 MOST_WARM = 40  # rounds until then
 ROUND = 15.0
 STEPS = ("observe", "estimate", "decide", "check", "act", "record")

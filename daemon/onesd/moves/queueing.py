@@ -55,8 +55,7 @@ class Queueing:
 
 
 def _reasons(jobs: Collection[JobId], snapshot: Snapshot) -> dict[int, str]:
-    records = {int(job): snapshot.jobs.get(job) for job in jobs}
-    return {job: record.reason for job, record in records.items() if record is not None}
+    return {job: snapshot.jobs[job].reason for job in jobs if job in snapshot.jobs}
 
 
 def _still(
