@@ -238,8 +238,13 @@ def test_a_live_job_grows_within_the_memory_of_its_user(limited: Live) -> None:
         states = [limited.steering.state(satellite) for satellite in limited.satellites()]
         assert "PENDING" not in states
     limited.resize(job, 3)
-    moves = limited.steering.ask("job", str(job))["moves"]
-    assert {move["outcome"] for move in moves} == {"done"}
+
+    def outcomes() -> set[str]:
+        return {move["outcome"] for move in limited.steering.ask("job", str(job))["moves"]}
+
+    # The job is as large as it was to be a moment before onesd writes down that it is.
+    limited.cluster.eventually(lambda: "" not in outcomes(), within=30, what="its moves' ends")
+    assert outcomes() == {"done"}
 
 
 def test_nobody_else_gets_into_a_job_and_what_the_job_does_not_know_is_cancelled(
