@@ -103,7 +103,10 @@ class Cluster(Protocol):
         ...
 
     def signal(self, number: int, signal: str, *, script: bool) -> None:
-        """`scancel --signal`: to the job's steps, or to its batch script alone."""
+        """`scancel --signal`: to the job's steps, or to its batch script alone.
+
+        Silent of jobs that have ended or are not known.
+        """
         ...
 
     def cancel(self, number: int) -> None:

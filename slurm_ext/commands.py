@@ -22,6 +22,7 @@ _UNREACHABLE = (
     "zero bytes were transmitted",
     "slurm persistent connection",
     "unable to establish controller machine",
+    "slurm_kill_jobs: unable to signal jobs",  # scancel, which gives "Operation not permitted" as why
 )
 # Variables by which a site or a user changes what the programs print or whom they ask.
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "LD_LIBRARY_PATH", "TZ")
@@ -56,12 +57,19 @@ class Commands:
         self._tokens = self._burst
         self._refilled = clock()
 
-    def run(self, program: str, *args: str, timeout: float | None = None) -> str:
-        """What the program printed. Raises SlurmError, or SlurmUnreachable where nobody answers."""
+    def run(
+        self, program: str, *args: str, timeout: float | None = None, refusal: str = ""
+    ) -> str:
+        """What the program printed. Raises SlurmError, or SlurmUnreachable where nobody answers.
+
+        `refusal` are the words by which a program that ends with status 0 all the same tells on
+        its standard error that Slurm has refused; '' where the status tells.
+        """
         begun = self._clock()
         failed = True
         try:
-            text = self._run(program, args, self.timeout if timeout is None else timeout)
+            limit = self.timeout if timeout is None else timeout
+            text = self._run(program, args, limit, refusal)
             failed = False
             return text
         finally:
@@ -70,7 +78,9 @@ class Commands:
                 self.errors += failed
                 self.seconds += self._clock() - begun
 
-    def write(self, program: str, *args: str, timeout: float | None = None) -> str:
+    def write(
+        self, program: str, *args: str, timeout: float | None = None, refusal: str = ""
+    ) -> str:
         """As `run`, for what changes Slurm: waits until the bound on writes a second allows it.
 
         A write that ran into its timeout may have happened: read again before doing it again.
@@ -78,7 +88,7 @@ class Commands:
         """
         self._wait_for_token()
         self._fence()  # behind the wait, which may have been long
-        return self.run(program, *args, timeout=timeout)
+        return self.run(program, *args, timeout=timeout, refusal=refusal)
 
     def _wait_for_token(self) -> None:
         with self._lock:
@@ -90,7 +100,7 @@ class Commands:
         if wait:
             self._sleep(wait)
 
-    def _run(self, program: str, args: tuple[str, ...], timeout: float) -> str:
+    def _run(self, program: str, args: tuple[str, ...], timeout: float, refusal: str) -> str:
         shown = " ".join((program, *args[:3]))[:120].replace("\n", " ")
         try:
             done = subprocess.run(
@@ -108,8 +118,9 @@ class Commands:
         except (OSError, ValueError) as fault:  # ValueError: a NUL in an argument
             reason = fault.strerror if isinstance(fault, OSError) else str(fault)
             raise SlurmError(shown, f"{reason}; are Slurm's programs on PATH?") from None
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")
+        errors = done.stderr.decode(errors="replace")
+        if done.returncode != 0 or (refusal and refusal in errors):
+            said = errors or done.stdout.decode(errors="replace")
             reason = " ".join(said.split())[:500] or f"exit status {done.returncode}"
             if any(words in reason.lower() for words in _UNREACHABLE):
                 raise SlurmUnreachable(shown, f"{reason}; see `scontrol ping`")

@@ -22,7 +22,8 @@ from ones.slurm_ext.snapshot import Reader, Snapshot
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.usage import Usage, usage_of
 
-SIGNAL_TIMEOUT = 10.0  # scancel has been seen to wait for minutes on a job that was just requeued
+SIGNAL_TIMEOUT = 10.0
+SIGNAL_REFUSED = "Kill job error on job id"  # of scancel
 MOST_TASKS = 10_000  # remembered
 STEERING = frozenset({"Operator", "Administrator"})  # Slurm's levels of those who may
 _NOT_OURS = frozenset({"batch", "extern", "interactive"})
@@ -121,10 +122,12 @@ class Slurm:
         self._commands.write("scontrol", "requeuehold", "incomplete", self._named(number))
 
     def signal(self, number: int, signal: str, *, script: bool) -> None:
-        to_script = ["--batch"] if script else []
+        # `--ctld`: without it scancel has all jobs told to it before it signals one, and gives no
+        # answer for minutes on one that was just requeued. With it a refusal ends with status 0.
+        words = ("--ctld", f"--signal={signal}", *(["--batch"] if script else []))
         timeout = min(SIGNAL_TIMEOUT, self._commands.timeout)
         self._commands.write(
-            "scancel", f"--signal={signal}", *to_script, self._named(number), timeout=timeout
+            "scancel", *words, self._named(number), timeout=timeout, refusal=SIGNAL_REFUSED
         )
 
     def cancel(self, number: int) -> None:

@@ -51,18 +51,21 @@ class Person:
             end(self._state, job, "CANCELLED")
 
     def signal(self, number: int, signal: str, *, script: bool) -> None:
-        """`scancel --signal`, and `--batch` where it is for the script alone."""
-        command = f"scancel --signal={signal} {number}"
+        """`scancel --ctld --signal`, and `--batch` where it is for the script alone.
+
+        Silent, too, of jobs that have ended or are not known.
+        """
+        command = f"scancel --ctld --signal={signal} {number}"
         self._reach(command)
         job = self._state.jobs.get(number)
         if job is None or job.state not in ALIVE:
-            words = f"Kill job error on job id {number}: Invalid job id specified"
-            raise SlurmError(command, words)
+            return
         if not self._may(job):
             words = f"Kill job error on job id {number}: Access/permission denied"
             raise SlurmError(command, words)
         if job.state == "PENDING":
-            raise SlurmUnreachable(command, "no answer in 10 s; see `scontrol ping`")
+            words = "Job can not be altered now, try again later"
+            raise SlurmError(command, f"Kill job error on job id {number}: {words}")
         self._state.note(self.name, f"signal {signal}", job)
         if job.state == "RUNNING" and not job.flags and (script or job.own_steps):
             now, restarts = self._state.now, job.restarts

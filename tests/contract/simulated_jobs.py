@@ -135,6 +135,13 @@ class SimulatedSlurm:
             return fault.reason
         return ""
 
+    def signal(self, user: str, number: int) -> str:
+        try:
+            self.world.by(user).signal(number, "USR1", script=True)
+        except SlurmError as fault:
+            return fault.reason
+        return ""
+
     def _run(self, user: str, command: Sequence[str]) -> None:
         person = self.world.by(user)
         match command:

@@ -48,7 +48,10 @@ class Slurm:
 
     def as_ones(self, program: str, *arguments: str) -> Any:
         """Run one of the scripts beside this file with the installed package, as onesd would."""
-        python = ["runuser", "-u", "ones", "--", "/opt/ones/bin/python", "-", *arguments]
+        return self.run_by("ones", program, *arguments)
+
+    def run_by(self, user: str, program: str, *arguments: str) -> Any:
+        python = ["runuser", "-u", user, "--", "/opt/ones/bin/python", "-", *arguments]
         done = self.cluster.run(
             "ctl", python, stdin=(HERE / program).read_text(), timeout=120, check=False
         )
@@ -89,6 +92,10 @@ class Slurm:
         """What Slurm says where it refuses a user's command; '' where it agrees."""
         done = self.cluster.run("ctl", command, None if user == "root" else user, check=False)
         return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split())
+
+    def signal(self, user: str, number: int) -> str:
+        """As `by`, where they run our code that signals a job's script."""
+        return str(self.run_by(user, "send_signal.py", str(number)))
 
     def runs(self, number: int) -> list[Run]:
         """The job's runs as the accounting has them, by our reader of it."""

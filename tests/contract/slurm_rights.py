@@ -203,7 +203,7 @@ class Rights:
 
     def signal(self, user: str) -> bool:
         number = self.running("--gpus=1")
-        return self.does(user, "scancel", "--signal=USR1", "--batch", str(number))
+        return not self.slurm.signal(user, number)
 
     def cancel(self, user: str) -> bool:
         number = self.submitted("--gpus=1", LATER)
@@ -256,7 +256,7 @@ class Rights:
             "`scontrol update Comment=` (`comment_every`)": self.comment,
             "`scontrol requeuehold incomplete`": self.requeue_hold,
             "`scontrol update NodeList=` of a running job (live)": self.give_back,
-            "`scancel --signal`": self.signal,
+            "`scancel --ctld --signal`": self.signal,
             "`scancel` of a satellite or stage-in job": self.cancel,
         }
 

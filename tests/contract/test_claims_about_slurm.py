@@ -163,6 +163,19 @@ def test_a_job_that_is_not_known_can_be_cancelled_and_nothing_else(quiet: AnySlu
     assert "Invalid job id specified" in update(quiet, 99999, "NumNodes=1")
 
 
+def test_a_signal_that_slurm_refuses_is_seen_and_one_to_a_job_that_has_ended_is_nothing(
+    quiet: AnySlurm,
+) -> None:
+    runs = running(quiet, "--gpus=1")
+    assert quiet.signal("ones", runs) == AGREED
+    assert "Access/permission denied" in quiet.signal("bob", runs)
+    waits = quiet.submit("--gpus=1", "--hold")
+    assert "Job can not be altered now" in quiet.signal("ones", waits)
+    assert quiet.by("alice", "scancel", str(runs)) == AGREED
+    quiet.wait(runs, "CANCELLED")
+    assert quiet.signal("ones", runs) == quiet.signal("ones", 99999) == AGREED
+
+
 def test_a_running_job_gives_nodes_back_but_not_its_first(quiet: AnySlurm) -> None:
     number = running(quiet, "-N2", "--gpus-per-node=1")
     assert quiet.facts(number).nodes == "n[1-2]"

@@ -123,7 +123,9 @@ class FakeSlurm:
             for node, gpus in self.capacity.items()
         }
 
-    def write(self, program: str, *args: str, timeout: float | None = None) -> str:
+    def write(
+        self, program: str, *args: str, timeout: float | None = None, refusal: str = ""
+    ) -> str:
         return self.run(program, *args, timeout=timeout)
 
     def run(self, program: str, *args: str, timeout: float | None = None) -> str:
@@ -139,8 +141,10 @@ class FakeSlurm:
                 return "".join(f"{self.job.id}.{step}\n" for step in self.steps)
         self.written.append(" ".join((program, *args)))
         match (program, *args):
-            case ("scancel", _signal, *_):
-                assert self.job.state == "RUNNING", "scancel --signal blocks on other jobs"
+            case ("scancel", "--ctld", _signal, *_):
+                if self.job.state == "PENDING":
+                    words = "Job can not be altered now, try again later"
+                    raise SlurmError("scancel", f"Kill job error on job id {self.job.id}: {words}")
             case ("scontrol", "requeuehold", "incomplete", _):
                 self._requeue_hold()
             case ("scontrol", "hold", _):

@@ -25,14 +25,14 @@ def held(**changes: object) -> FakeSlurm:
 def test_a_job_without_steps_is_signalled_in_its_script() -> None:
     slurm = running()
     Actuator(slurm.cluster).perform(Signal(1, 0, "USR1"))
-    assert slurm.written == ["scancel --signal=USR1 --batch 1"]
+    assert slurm.written == ["scancel --ctld --signal=USR1 --batch 1"]
 
 
 def test_a_job_with_steps_is_signalled_in_these_alone() -> None:
     slurm = running()
     slurm.steps = ("batch", "extern", "0")
     Actuator(slurm.cluster).perform(Signal(1, 0, "USR2"))
-    assert slurm.written == ["scancel --signal=USR2 1"]
+    assert slurm.written == ["scancel --ctld --signal=USR2 1"]
 
 
 @pytest.mark.parametrize("action", [Signal(1, 0, "USR1"), RequeueHold(1, 0), Hold(1, 0)])

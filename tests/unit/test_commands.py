@@ -37,11 +37,21 @@ def test_a_refusal_is_one_line_with_the_command() -> None:
     assert commands.errors == 1
 
 
+def test_a_refusal_that_the_status_hides_is_told_by_its_words() -> None:
+    script = "echo scancel: error: Kill job error on job id 7: Access/permission denied >&2"
+    assert Commands().write(*SHELL, script) == ""
+    with pytest.raises(SlurmError, match="job id 7: Access/permission denied"):
+        Commands().write(*SHELL, script, refusal="Kill job error")
+    harmless = "echo done; echo scancel: error: If munged is up, restart it >&2"
+    assert Commands().write(*SHELL, harmless, refusal="Kill job error") == "done\n"
+
+
 @pytest.mark.parametrize(
     "words",
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         "Unexpected message received for job 546",
+        "scancel: error: slurm_kill_jobs: Unable to signal jobs: Operation not permitted",
     ],
 )
 def test_a_controller_that_is_away_is_told_from_a_refusal(words: str) -> None:

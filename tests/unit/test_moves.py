@@ -222,7 +222,7 @@ def test_a_job_that_does_not_confirm_is_left_alone() -> None:
     shell.confirms = False
     assert shell.live() == "refused: no checkpoint confirmed within 20 s"
     assert (shell.slurm.job.state, shell.slurm.job.restarts) == ("RUNNING", 0)
-    assert shell.slurm.written == ["scancel --signal=USR1 --batch 1"]
+    assert shell.slurm.written == ["scancel --ctld --signal=USR1 --batch 1"]
 
 
 def test_a_checkpoint_from_before_the_request_confirms_nothing() -> None:
