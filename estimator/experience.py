@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import exp, isfinite, log, sqrt
 from statistics import median
@@ -113,10 +113,13 @@ class Experience:
             self.by_family.add(length, _usual(lengths))
         lengths.append(length)
 
-    def forget_jobs(self) -> None:
-        """Keep families only: the ids of jobs to come may be those of jobs that were."""
-        self._jobs.clear()
-        self._logged.clear()
+    def forget_jobs(self, but: Callable[[JobId], bool] = lambda job: False) -> None:
+        """Keep families, and of jobs those that are there still.
+
+        The ids of jobs to come may be those of jobs that were.
+        """
+        self._jobs = {job: records for job, records in self._jobs.items() if but(job)}
+        self._logged = {job: logged for job, logged in self._logged.items() if but(job)}
 
     def restart(self, cost: RestartCost) -> None:
         if not isfinite(cost.seconds) or cost.seconds < 0:

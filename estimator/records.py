@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, MutableMapping
-from math import exp, log, sqrt
+from math import exp, isnan, log, nan, sqrt
 from statistics import median
 from typing import Any
 from weakref import WeakValueDictionary
@@ -31,11 +32,23 @@ Configuration = tuple[str, int, int, float, int]
 
 
 class _Seen:
-    """Reports of one configuration, and the point that stands for them."""
+    """The last reports of one configuration, and the point that stands for them.
+
+    There are thousands of them: as tuples in a list the seconds would take five times as much.
+    """
+
+    __slots__ = ("gradients", "point", "steps")
 
     def __init__(self) -> None:
-        self.steps: Latest[tuple[Seconds, Seconds | None]] = Latest(REPEATS)
+        self.steps = array("d")
+        self.gradients = array("d")  # NaN where it wasn't told apart
         self.point: Point | None = None
+
+    def add(self, step: Seconds, gradient: Seconds | None) -> None:
+        self.steps.append(step)
+        self.gradients.append(nan if gradient is None else gradient)
+        if len(self.steps) > REPEATS:
+            del self.steps[0], self.gradients[0]
 
 
 class Records:
@@ -97,12 +110,12 @@ class Records:
         self._seen[key] = seen  # last in the order: seen latest
         if len(self._seen) > POINTS:
             del self._seen[next(iter(self._seen))]
-        seen.steps.append((one.step_seconds, one.gradient_seconds))
-        step = exp(median(log(seconds) for seconds, _ in seen.steps))
+        seen.add(one.step_seconds, one.gradient_seconds)
+        step = exp(median(log(seconds) for seconds in seen.steps))
         before = seen.point
         if before is not None and abs(log(step / before.step_seconds)) < JITTER:
             return
-        apart = [gradient for _, gradient in seen.steps if gradient is not None]
+        apart = [gradient for gradient in seen.gradients if not isnan(gradient)]
         gradient = min(median(apart), step / one.passes) if apart else None
         point = Point(one.gpu_type, one.nodes, one.gpus, one.local, one.passes, step, gradient)
         seen.point = point

@@ -144,6 +144,17 @@ def test_nothing_is_kept_in_memory_of_jobs_that_slurm_has_forgotten(world: World
     world.learning.take(gone)
     assert not world.learning._seen
     assert not world.learning._crowded
+    experience = world.learning.experience()
+    assert not experience._jobs, "it was cancelled, say: no end tells of it"
+    assert len(experience.of_family("alice/train")) == 1
+
+
+def test_a_job_that_slurm_lists_in_words_that_cant_be_read_is_not_forgotten(world: World) -> None:
+    world.tell(REPORT)
+    world.take()
+    odd = Snapshot(taken=1.0, jobs={}, nodes={}, switches={}, unread={"job 7": "no state"})
+    world.learning.take(odd)
+    assert set(world.learning.experience()._jobs) == {7}
 
 
 NOISY = Report(

@@ -122,6 +122,9 @@ class Learning:
         # Only what is on disk is in memory, too.
         for learn in taught:
             learn()
+        self._experience.forget_jobs(
+            but=lambda job: job in snapshot.jobs or snapshot.makes_no_sense(job)
+        )
 
     def _keep(
         self,
