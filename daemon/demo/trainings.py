@@ -137,7 +137,7 @@ class Trainings:
             training.done = training.saved
             training.since = training.began = training.saved_at = now
             training.gpus = job.gpus
-            self._take_batch(training)
+            self._take_leased(training)
             training.parts, training.coming = {}, {}
             training.order, training.state, training.answered = None, "idle", 0
             self._foresee(training)
@@ -177,13 +177,16 @@ class Trainings:
         gpus = (own.gpus if own is not None else 0) + sum(training.parts.values())
         if gpus != training.gpus:
             training.gpus = gpus
-            self._take_batch(training)
+            self._take_leased(training)
             self._foresee(training)
 
-    def _take_batch(self, training: Training) -> None:
+    def _take_leased(self, training: Training) -> None:
         """What onesd says is taken where it is for the size that the training has."""
-        lease = self._lease(training.job) if training.fixed else None
-        told = lease.batch if lease is not None and lease.gpus == training.gpus else None
+        lease = self._lease(training.job)
+        if lease is not None and lease.gpus == training.gpus:
+            self._take_batch(training, lease.batch)
+
+    def _take_batch(self, training: Training, told: int | None) -> None:
         if told is None or told == training.batch:
             return
         training.advance(self._world.now)
@@ -244,7 +247,7 @@ class Trainings:
             if training.running and now - training.began > 2.0:
                 training.advance(now)
                 if training.tunes:
-                    self._take_batch(training)
+                    self._take_leased(training)
                 if self._rng.random() < 0.02:  # it saves now and then without being asked
                     self._save(training, training.restarts)
                 self._say(training.job, "report", self._report_of(training))
@@ -393,6 +396,8 @@ class Trainings:
     def _joined(self, training: Training) -> None:
         if training.state == "working" and not training.coming:
             training.state = "done"
+            if training.order is not None:
+                self._take_batch(training, training.order.batch)
             self._say(training.job, "live", self._live_of(training))
 
     def _give_up(self, training: Training, why: str) -> None:

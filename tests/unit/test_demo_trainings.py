@@ -18,6 +18,7 @@ class Agents:
     def __init__(self) -> None:
         self.told: dict[str, NodeReport] = {}
         self.orders: dict[int, LiveOrder] = {}
+        self.batches: dict[int, tuple[int, int]] = {}  # job -> GPUs, and the batch for them
         self.world = a_world()
         self.world.new_jobs_are_held(lambda: False)
         self.trainings = Trainings(
@@ -29,7 +30,8 @@ class Agents:
         self.told[report.node] = report
 
     def _lease(self, job: int) -> Lease:
-        return Lease(job=job, order=self.orders.get(job))
+        size, batch = self.batches.get(job, (None, None))
+        return Lease(job=job, gpus=size, batch=batch, order=self.orders.get(job))
 
     def train(self, count: int, *, nodes: int = 1) -> tuple[int, tuple[str, ...]]:
         """A live job that runs on so many GPUs, and its nodes."""
@@ -80,3 +82,23 @@ def test_gpus_of_a_satellite_are_as_busy_as_those_of_its_base() -> None:
     assert agents.busy(node) == [((base,), shared)] + 3 * [((), 0.0)]
     assert agents.busy(beside) == 3 * [((satellite,), shared)] + [((), 0.0)]
     assert agents.busy(idle) == 4 * [((), 0.0)]
+
+
+def test_a_training_that_tunes_its_batch_only_with_its_size_takes_it_with_that() -> None:
+    agents = Agents()
+    number, (node,) = agents.train(1)
+    training = agents.trainings.of[number]
+    agents.batches[number] = (1, 128)
+    agents.trainings.report()
+    assert training.batch == 64, "while it runs as it is"
+    agents.world.by("root").requeuehold(number)
+    agents.world.step(5)
+    agents.world.by("root").release(number)
+    agents.world.step(200)  # what was requeued isn't started at once
+    assert (training.running, training.restarts, training.batch) == (True, 1, 128)
+    add = (LivePart(node=node, gpus=1),)
+    agents.orders[number] = LiveOrder(number=1, restarts=1, add=add, batch=256)
+    agents.trainings.report()
+    agents.world.step(5)
+    agents.trainings.report()
+    assert (training.gpus, training.batch) == (2, 256)

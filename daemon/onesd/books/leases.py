@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ones.daemon.onesd.books.store import Store
@@ -43,7 +44,11 @@ class Leases:
 
     def of(self, job: int) -> Leased | None:
         """None for a job that is not known."""
-        row = self._store.row("SELECT sizes, gpus, batch FROM leases WHERE job = ?", job)
-        if row is None:
-            return None
-        return Leased(sizes=row["sizes"], gpus=row["gpus"], batch=row["batch"])
+        return self.of_jobs([job]).get(job)
+
+    def of_jobs(self, jobs: Iterable[int]) -> dict[int, Leased]:
+        """Those of them that are known."""
+        return {
+            row["job"]: Leased(sizes=row["sizes"], gpus=row["gpus"], batch=row["batch"])
+            for row in self._store.of_jobs("leases", jobs, "job, sizes, gpus, batch")
+        }

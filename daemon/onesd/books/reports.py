@@ -15,7 +15,7 @@ from ones.daemon.onesd.books.batch_terms import batch_terms
 from ones.daemon.onesd.books.courses import Courses
 from ones.daemon.onesd.books.heard import Inbox, Told
 from ones.daemon.onesd.books.journal import Journal
-from ones.daemon.onesd.books.leases import Leases
+from ones.daemon.onesd.books.leases import Leased, Leases
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.metrics import Metrics
 from ones.daemon.wire import REPORT, Report
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 MEMORY = 20_000  # rows of each kind that onesd looks back on when it starts
 MOST_OBSERVATIONS = 2000  # rows that are kept of one job: one for each size and batch
 MOST_GRADIENTS = 1000  # rows that are kept of one job: one for each epoch and batch
+SAME_BATCH = 1.1  # times: what a job rounds to its workers is still the batch that it was given
+UNTAKEN = 2  # reports with another one: the first may be of a moment before
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Kept:
 
     restarts: int
     report: Report | None  # None: it can't be read
+
+
+@dataclass(frozen=True, slots=True)
+class _Untaken:
+    """A batch that a job was given, and that which it has instead."""
+
+    times: int  # it has said so, one after the other
+    given: int
+    has: int
 
 
 def fits(told: Told, record: JobRecord | None) -> bool:
@@ -78,6 +89,7 @@ class Learning:
         self._metrics = metrics
         self._seen: dict[int, float] = {}
         self._crowded: set[int] = set()  # jobs whose last report was of a shared GPU
+        self._untaken: dict[int, _Untaken] = {}
         self._contradictions: dict[JobId, str] = {}
         self._experience = self._remembered()
 
@@ -93,8 +105,10 @@ class Learning:
         told_by = self._inbox.reports()
         self._seen = {job: at for job, at in self._seen.items() if job in told_by}
         self._crowded &= snapshot.jobs.keys()
+        self._untaken = {job: one for job, one in self._untaken.items() if job in snapshot.jobs}
         new = [job for job, told in told_by.items() if self._seen.get(job) != told.received.at]
         before = self._rows_of(new)
+        leased, moving = self._leases.of_jobs(new), self._journal.moving()
         try:
             # All at once: to wait for the disk after each would take longer than all the rest.
             with self._store.transaction():
@@ -114,6 +128,8 @@ class Learning:
                     taught += self._keep(
                         record, report, at, snapshot, together=together, row=before.get(job)
                     )
+                    if job not in moving:
+                        self._compare(report, leased.get(job))
                     kept.append(job)
         except BaseException:
             for job in kept:  # none of it is on disk; only the one at fault is not tried again
@@ -171,6 +187,21 @@ class Learning:
         if cost is not None:
             taught.append(partial(self._experience.restart, cost))
         return taught
+
+    def _compare(self, report: Report, leased: Leased | None) -> None:
+        """Whether the job has the batch that it was given with the size that it has.
+
+        A job that takes another one while it runs does so in its own time.
+        """
+        given = None if leased is None or leased.gpus != report.gpus else leased.batch
+        if report.tunes or not given or not report.batch:
+            return
+        if given / SAME_BATCH <= report.batch <= given * SAME_BATCH:
+            self._untaken.pop(report.job, None)
+        else:
+            before = self._untaken.get(report.job)
+            times = 1 if before is None else before.times + 1
+            self._untaken[report.job] = _Untaken(times, given, report.batch)
 
     def _keep_latest(self, table: str, job: int, most: int) -> None:
         """Drop what a job told before its latest rows: it may tell as much as it likes."""
@@ -322,6 +353,11 @@ class Learning:
             mark = Mark.parse(record.admin_comment)
             least = 1 if mark is None else mark.sizes.least
         batches, fault = batch_terms(report, least=least)
+        untaken = self._untaken.get(record.id)
+        if batches is not None and untaken is not None and untaken.times >= UNTAKEN:
+            # To offer it once more would restart the job for nothing, round after round.
+            batches = None
+            fault = f"it was given a batch of {untaken.given} and still has {untaken.has}"
         self._note(record, fault)
         if batches is None:
             return report.batch or None, None
