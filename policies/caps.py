@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ones.policies.forecast import by_id
 from ones.policies.model import Cap, Job, JobId, Node, Placement, Plan, Problem, Shape, Take
+from ones.policies.shapes import own_forms
 from ones.policies.sizes import Sizes
 
 SLACK = 1e-6  # of a unit: sums of fractions are not exact
@@ -173,6 +174,34 @@ def _as_asked(problem: Problem, job: Job) -> Job:
     if len(shapes) == len(job.shapes) or not shapes or not counts:
         return job
     return replace(job, shapes=shapes, sizes=Sizes(counts), limited=words)
+
+
+def too_large(problem: Problem, waiting: Iterable[Job]) -> dict[JobId, str]:
+    """Those of these waiting jobs that can't have their own request as long as all others keep
+    what they hold, with the words of the cap: Slurm would not start them."""
+    jobs, nodes = by_id(problem.jobs), problem.by_name
+    room = [
+        (
+            cap,
+            cap.left
+            - sum(
+                max(cap.held.get(id_, 0.0), taken(cap, jobs[id_], jobs[id_].placement, nodes))
+                for id_ in cap.takes
+                if id_ in jobs
+            ),
+        )
+        for cap in problem.caps
+    ]
+    as_asked = (
+        replace(
+            job,
+            shapes=own_forms(job.shapes, job.requested, job.requested_nodes),
+            sizes=Sizes((job.requested,)),
+        )
+        for job in waiting
+    )
+    found = (within_room(problem, job, room) for job in as_asked)
+    return {job.id: job.limited for job in found if not job.startable}
 
 
 def within_room(problem: Problem, job: Job, room: Iterable[tuple[Cap, float]]) -> Job:

@@ -11,6 +11,7 @@ from math import inf
 
 import numpy as np
 
+from ones.policies.caps import too_large
 from ones.policies.guard import History, Limits, Refused
 from ones.policies.model import Job, JobId, Node, Pairs, Placement, Plan, Policy, Problem, Seconds
 from ones.policies.moves import Move
@@ -189,7 +190,10 @@ def _room(question: Question) -> tuple[Rigid | None, tuple[Node, ...], frozenset
     if plain is None:
         return None, problem.nodes, frozenset()
     rigid = step(question.rigid, problem, plain)
-    due = frozenset(job.id for job in problem.jobs if job.queued and job.id in rigid.claims)
+    turns = [job for job in problem.jobs if job.queued and job.id in rigid.claims]
+    # What Slurm would not start at its request, for a limit, may have less of us meanwhile.
+    limited = too_large(problem, turns) if turns else {}
+    due = frozenset(job.id for job in turns if job.id not in limited)
     ours = [_as_plain(job) for job in problem.jobs if job.id in due]
     nodes = reserve(
         problem.nodes,

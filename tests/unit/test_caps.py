@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on
 
+from ones.daemon.onesd.deciding import Question, answer
 from ones.policies.caps import exceeded, final, most_taken, narrow, taken
 from ones.policies.cutting import within
 from ones.policies.fifo import Fifo
@@ -58,6 +59,23 @@ def test_a_job_beyond_a_lowered_limit_keeps_what_it_has() -> None:
         found = decided(a_problem([job], NODES, caps=(a_cap(2, 1),)), policy)
         targets = [move.target for move in found.verdict.allowed]
         assert all(target is not None and target.gpus <= 2 for target in targets), policy
+
+
+@pytest.mark.parametrize(("left", "starts"), [(6, {1: 6, 2: 8}), (8, {2: 8})])
+def test_no_room_is_kept_for_whom_slurm_would_not_start_for_a_limit(
+    left: float, starts: Mapping[int, int]
+) -> None:
+    """Its turn in Slurm's queue may be long past: GPUs would stand idle until the limit allows it.
+
+    Meanwhile it may have fewer; where the limit allows its request, Slurm starts it on its room.
+    """
+    queued = a_job(1, "4-8", nodes=NODES, requested=8, queued=True)
+    problem = a_problem([queued, a_job(2, "4-8", nodes=NODES, requested=8)], NODES, caps=(a_cap(left, 1),))
+    question = Question(problem=problem, history=History(), limits=Limits(), plain=())
+    found = answer(question, make("fifo"), None, np.random.default_rng(0))
+    assert found.rigid is not None
+    assert JobId(1) in found.rigid.claims
+    assert {int(move.job): move.target and move.target.gpus for move in found.moves} == starts
 
 
 def test_what_a_cap_leaves_nothing_of_waits_and_says_why() -> None:
