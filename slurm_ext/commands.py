@@ -22,7 +22,7 @@ _UNREACHABLE = (
     "zero bytes were transmitted",
     "slurm persistent connection",
     "unable to establish controller machine",
-    "slurm_kill_jobs: unable to signal jobs",  # scancel, which gives "Operation not permitted" as why
+    "slurm_kill_jobs: unable to signal jobs",  # "Operation not permitted", it goes on
 )
 # Variables by which a site or a user changes what the programs print or whom they ask.
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "LD_LIBRARY_PATH", "TZ")
@@ -57,9 +57,7 @@ class Commands:
         self._tokens = self._burst
         self._refilled = clock()
 
-    def run(
-        self, program: str, *args: str, timeout: float | None = None, refusal: str = ""
-    ) -> str:
+    def run(self, program: str, *args: str, timeout: float | None = None, refusal: str = "") -> str:
         """What the program printed. Raises SlurmError, or SlurmUnreachable where nobody answers.
 
         `refusal` are the words by which a program that ends with status 0 all the same tells on

@@ -70,7 +70,8 @@ def test_no_room_is_kept_for_whom_slurm_would_not_start_for_a_limit(
     Meanwhile it may have fewer; where the limit allows its request, Slurm starts it on its room.
     """
     queued = a_job(1, "4-8", nodes=NODES, requested=8, queued=True)
-    problem = a_problem([queued, a_job(2, "4-8", nodes=NODES, requested=8)], NODES, caps=(a_cap(left, 1),))
+    other = a_job(2, "4-8", nodes=NODES, requested=8)
+    problem = a_problem([queued, other], NODES, caps=(a_cap(left, 1),))
     question = Question(problem=problem, history=History(), limits=Limits(), plain=())
     found = answer(question, make("fifo"), None, np.random.default_rng(0))
     assert found.rigid is not None
