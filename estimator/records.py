@@ -34,7 +34,7 @@ Configuration = tuple[str, int, int, float, int]
 class _Seen:
     """The last reports of one configuration, and the point that stands for them.
 
-    There are thousands of them: as tuples in a list the seconds would take five times as much.
+    There are thousands of them: as tuples in a list the seconds would take four times as much.
     """
 
     __slots__ = ("gradients", "point", "steps")

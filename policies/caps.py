@@ -7,7 +7,7 @@ whatever the sum; only what is added, or would have to be asked of Slurm anew, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ones.policies.forecast import by_id
@@ -37,6 +37,11 @@ def taken(cap: Cap, job: Job, placement: Placement | None, nodes: Mapping[str, N
         if take.spread:
             wide = len(kept) + sum(more.values()) / min(kept.values())
     return take.once + take.each * jobs + take.node * wide + take.gpu * sum(on.values())
+
+
+def present(cap: Cap, job: Job, nodes: Mapping[str, Node]) -> float:
+    """What the job has of the cap: Slurm counts what it holds until that is given back."""
+    return max(cap.held.get(job.id, 0.0), taken(cap, job, job.placement, nodes))
 
 
 def of_shape(take: Take, shape: Shape) -> float:
@@ -176,20 +181,14 @@ def _as_asked(problem: Problem, job: Job) -> Job:
     return replace(job, shapes=shapes, sizes=Sizes(counts), limited=words)
 
 
-def too_large(problem: Problem, waiting: Iterable[Job]) -> dict[JobId, str]:
+def too_large(problem: Problem, waiting: Sequence[Job]) -> frozenset[JobId]:
     """Those of these waiting jobs that can't have their own request as long as all others keep
-    what they hold, with the words of the cap: Slurm would not start them."""
+    what they hold: Slurm would not start them."""
+    if not waiting:
+        return frozenset()
     jobs, nodes = by_id(problem.jobs), problem.by_name
     room = [
-        (
-            cap,
-            cap.left
-            - sum(
-                max(cap.held.get(id_, 0.0), taken(cap, jobs[id_], jobs[id_].placement, nodes))
-                for id_ in cap.takes
-                if id_ in jobs
-            ),
-        )
+        (cap, cap.left - sum(present(cap, jobs[id_], nodes) for id_ in cap.takes if id_ in jobs))
         for cap in problem.caps
     ]
     as_asked = (
@@ -201,7 +200,7 @@ def too_large(problem: Problem, waiting: Iterable[Job]) -> dict[JobId, str]:
         for job in waiting
     )
     found = (within_room(problem, job, room) for job in as_asked)
-    return {job.id: job.limited for job in found if not job.startable}
+    return frozenset(job.id for job in found if not job.startable)
 
 
 def within_room(problem: Problem, job: Job, room: Iterable[tuple[Cap, float]]) -> Job:
@@ -256,11 +255,7 @@ def without(problem: Problem, away: Iterable[Job]) -> tuple[Cap, ...]:
         replace(
             cap,
             left=cap.left
-            - sum(
-                max(taken(cap, gone[id_], gone[id_].placement, problem.by_name), held)
-                for id_, held in ((id_, cap.held.get(id_, 0.0)) for id_ in cap.takes)
-                if id_ in gone
-            ),
+            - sum(present(cap, gone[id_], problem.by_name) for id_ in cap.takes if id_ in gone),
             takes={id_: take for id_, take in cap.takes.items() if id_ not in gone},
         )
         if not gone.keys().isdisjoint(cap.takes)

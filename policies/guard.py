@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ones.policies.caps import SLACK, gives_back, taken
+from ones.policies.caps import SLACK, gives_back, present, taken
 from ones.policies.fitting import Together, grows
 from ones.policies.forecast import by_id, move_cost, seconds_left_on
-from ones.policies.model import MAX_WAIT, Cap, Job, JobId, Problem, Seconds
+from ones.policies.model import MAX_WAIT, Job, JobId, Problem, Seconds
 from ones.policies.moves import Move
 from ones.policies.pace import behind
 from ones.policies.words import lasting
@@ -139,19 +139,15 @@ def in_turn(verdict: Verdict, problem: Problem) -> Verdict:
     if not problem.caps:
         return verdict
     jobs, now, nodes = by_id(problem.jobs), [], problem.by_name
-
-    def present(cap: Cap, job: Job) -> float:
-        return max(cap.held.get(job.id, 0.0), taken(cap, job, job.placement, nodes))
-
     for cap in problem.caps:
-        now.append(sum(present(cap, jobs[id_]) for id_ in cap.takes if id_ in jobs))
+        now.append(sum(present(cap, jobs[id_], nodes) for id_ in cap.takes if id_ in jobs))
     allowed, refused = [], [*verdict.refused]
     for move in verdict.allowed:
         job, why = jobs[move.job], ""
         more = [0.0] * len(now)
         if move.target is not None and move.kind != "tune" and not gives_back(job, move.target):
             for at, cap in enumerate(problem.caps):
-                has, wants = present(cap, job), taken(cap, job, move.target, nodes)
+                has, wants = present(cap, job, nodes), taken(cap, job, move.target, nodes)
                 more[at] = max(0.0, wants - has)
                 if wants and now[at] - has + wants > cap.left + SLACK:
                     why = f"{cap.words}; waits until others have made way"

@@ -192,7 +192,7 @@ def _room(question: Question) -> tuple[Rigid | None, tuple[Node, ...], frozenset
     rigid = step(question.rigid, problem, plain)
     turns = [job for job in problem.jobs if job.queued and job.id in rigid.claims]
     # What Slurm would not start at its request, for a limit, may have less of us meanwhile.
-    limited = too_large(problem, turns) if turns else {}
+    limited = too_large(problem, turns)
     due = frozenset(job.id for job in turns if job.id not in limited)
     ours = [_as_plain(job) for job in problem.jobs if job.id in due]
     nodes = reserve(

@@ -29,6 +29,9 @@ JOB = a_record(
 )
 REPORT = Report(job=7, restarts=1, samples=640, step_seconds=0.2, batch=64, gpus=2)
 
+TERMS = {"batch_submitted": 64, "batch_most": 512, "batch_most_per_gpu": 128}
+DECLARING = msgspec.structs.replace(REPORT, **TERMS)
+
 
 A_ROW = {
     "job": 7,
@@ -229,14 +232,12 @@ def test_the_first_loss_and_the_last_outlast_reports_that_say_none(world: World)
 def test_a_job_that_tunes_has_the_batch_of_its_lease_at_once_and_others_what_they_say(
     world: World,
 ) -> None:
-    limits = {"batch_submitted": 64, "batch_most": 512, "batch_most_per_gpu": 128}
-    told = msgspec.structs.replace(REPORT, **limits)
     world.store.put("leases", [{"job": 7, "sizes": "1-4", "gpus": 2, "batch": 256}])
-    world.tell(told, at=1.0)
+    world.tell(DECLARING, at=1.0)
     world.take()
     batches = Batch(submitted=64, most=512, most_per_gpu=128, initial=64)
     assert world.learning.batches(JOB) == (64, batches)
-    world.tell(msgspec.structs.replace(told, tunes=True), at=2.0)
+    world.tell(msgspec.structs.replace(DECLARING, tunes=True), at=2.0)
     world.take()
     assert world.learning.batches(JOB) == (256, replace(batches, tunes=True))
     assert world.learning.batches(replace(JOB, gpus_on={"n1": 4}))[0] == 64
@@ -246,34 +247,30 @@ def test_a_job_that_does_not_take_the_batch_it_is_given_keeps_its_own_and_is_nam
     world: World,
 ) -> None:
     """Else it would be restarted for it again and again."""
-    limits = {"batch_submitted": 64, "batch_most": 512, "batch_most_per_gpu": 128}
-    told = msgspec.structs.replace(REPORT, **limits)
     world.store.put("leases", [{"job": 7, "sizes": "1-4", "gpus": 2, "batch": 256}])
     for at in (1.0, 2.0):
         assert world.learning.contradictions == {}
-        world.tell(told, at=at)
+        world.tell(DECLARING, at=at)
         world.take()
         batch, terms = world.learning.batches(JOB)
     assert (batch, terms) == (64, None)
     assert "was given a batch of 256 and still has 64" in world.learning.contradictions[JobId(7)]
-    world.tell(msgspec.structs.replace(told, batch=250), at=3.0)  # rounded to its workers
+    world.tell(msgspec.structs.replace(DECLARING, batch=250), at=3.0)  # rounded to its workers
     world.take()
     assert world.learning.batches(JOB)[1] is not None
     assert world.learning.contradictions == {}
 
 
 def test_a_batch_is_not_missed_while_the_job_moves_nor_at_another_size(world: World) -> None:
-    limits = {"batch_submitted": 64, "batch_most": 512, "batch_most_per_gpu": 128}
-    told = msgspec.structs.replace(REPORT, **limits)
     world.store.put("leases", [{"job": 7, "sizes": "1-4", "gpus": 4, "batch": 256}])
     for at in (1.0, 2.0):
-        world.tell(told, at=at)
+        world.tell(DECLARING, at=at)
         world.take()
     assert world.learning.batches(JOB)[1] is not None
     world.store.write("UPDATE leases SET gpus = 2")
     world.store.put("moves", [{"job": 7, "at": 2.0, "open": 1, "record": "{}"}])
     for at in (3.0, 4.0):
-        world.tell(told, at=at)
+        world.tell(DECLARING, at=at)
         world.take()
     assert world.learning.batches(JOB)[1] is not None
 

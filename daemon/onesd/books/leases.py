@@ -17,6 +17,10 @@ class Leased:
     gpus: int | None
     batch: int | None
 
+    def batch_on(self, gpus: int | None) -> int | None:
+        """The batch that goes with this size; None where it was given another size, or no batch."""
+        return self.batch or None if self.gpus == gpus else None
+
 
 class Leases:
     """What jobs are told to be."""

@@ -193,7 +193,7 @@ class Learning:
 
         A job that takes another one while it runs does so in its own time.
         """
-        given = None if leased is None or leased.gpus != report.gpus else leased.batch
+        given = None if leased is None else leased.batch_on(report.gpus)
         if report.tunes or not given or not report.batch:
             return
         if given / SAME_BATCH <= report.batch <= given * SAME_BATCH:
@@ -381,9 +381,7 @@ class Learning:
     def _leased(self, record: JobRecord) -> int | None:
         """The batch that the plan has given to a running job, at the size that it has."""
         leased = self._leases.of(record.id)
-        if leased is None or leased.gpus != sum(record.held_on.values()):
-            return None
-        return leased.batch or None
+        return None if leased is None else leased.batch_on(sum(record.held_on.values()))
 
     def _remembered(self) -> Experience:
         """What the database holds, oldest first."""
