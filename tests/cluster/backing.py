@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import cluster_name, cluster_up
-from steering import IMPATIENT, LOADED, Steering
+from steering import IMPATIENT, Steering
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/cluster"
 SHARED = "/home/ones-shared"  # on the volume that all containers see
@@ -70,7 +70,7 @@ class Backed:
         idle = "[[ $(sinfo -h -t idle -o %D) == 4 ]] && ! scontrol ping | grep DOWN"
         self.cluster.eventually(
             lambda: not run("ctl", idle, check=False).returncode,
-            within=LOADED * 30,
+            within=30,
             what="two slurmctld and four idle nodes",
         )
 
@@ -94,13 +94,13 @@ class Backed:
             return self.onesd.state(job) in states
 
         what = f"job {job} {'/'.join(states)}"
-        self.cluster.eventually(there, within=LOADED * within, what=what)
+        self.cluster.eventually(there, within=within, what=what)
 
     def wait_for_backup(self) -> None:
         """Until the backup answers."""
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", "squeue -h", check=False).returncode,
-            within=LOADED * 30,
+            within=30,
             what="the backup slurmctld at work",
         )
 
@@ -110,7 +110,7 @@ class Backed:
         up = "scontrol ping | grep -q 'primary) at ctl is UP' && squeue -h"
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", up, check=False).returncode,
-            within=LOADED * 30,
+            within=30,
             what="the primary slurmctld at work",
         )
 

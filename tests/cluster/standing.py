@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steering import IMPATIENT, LOADED, Steering
+from steering import IMPATIENT, Steering
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/cluster"
 HOSTS = ("ctl", "ctl2")
@@ -66,7 +66,7 @@ class Pair:
         def gone() -> bool:
             return not self.cluster.run(node, "pgrep -f '[b]in/ones-agent'", check=False).stdout
 
-        self.cluster.eventually(gone, within=LOADED * 10, what=f"the agent of {node} gone")
+        self.cluster.eventually(gone, within=10, what=f"the agent of {node} gone")
         again = "/opt/ones/bin/ones-agent >> /var/log/ones/ones-agent.log 2>&1"
         self._detached(node, again)
 
@@ -101,7 +101,7 @@ class Pair:
             said = self.role(host)
             return said is not None and said["role"] == role
 
-        self.cluster.eventually(there, within=LOADED * 40, what=f"onesd of {host} {role}")
+        self.cluster.eventually(there, within=40, what=f"onesd of {host} {role}")
 
     def moving(self) -> int:
         """How many moves are under way."""
@@ -121,7 +121,7 @@ class Pair:
         subprocess.run(["docker", "start", name], check=True, capture_output=True)
         signs = ["/opt/ones/bin/python", "-c", SIGNS]
         there = lambda: not self.cluster.run("ctl2", signs, check=False).returncode  # noqa: E731
-        self.cluster.eventually(there, within=LOADED * 20, what="ctl2 back")
+        self.cluster.eventually(there, within=20, what="ctl2 back")
 
     def asked(self, question: str) -> list[list[Any]]:
         """Rows of the database of the last term."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 JOBS = Path(__file__).parent / "jobs"
-LOADED = 3  # times as long as on a quiet machine may be waited for what is sure to come
 IMPATIENT = """
 round = 2.0
 [guard]
@@ -47,7 +46,7 @@ class Steering:
         self.configure(IMPATIENT)
         self.cluster.eventually(
             lambda: not self.cluster.run("ctl", "squeue -h").stdout,
-            within=LOADED * 30,
+            within=30,
             what="no jobs",
         )
 
@@ -93,9 +92,7 @@ class Steering:
             check=True,
         )
         if ready:
-            self.cluster.eventually(
-                self.ready, within=LOADED * 30, what="onesd ready with all agents heard"
-            )
+            self.cluster.eventually(self.ready, within=30, what="onesd ready with all agents heard")
 
     def start_steered(self, *options: str, policy: str = "seesaw", ready: bool = True) -> None:
         """The same daemon with a policy of ours: `seesaw` never leaves a job at its size."""
@@ -123,7 +120,7 @@ class Steering:
 
     def kill(self, number: str = "KILL") -> None:
         self.cluster.run("ctl", f"pkill -{number} -u ones -f onesd", check=False)
-        self.cluster.eventually(lambda: not self.alive(), within=LOADED * 15, what="onesd gone")
+        self.cluster.eventually(lambda: not self.alive(), within=15, what="onesd gone")
 
     def submit(self, user: str, *words: str) -> int:
         command = ["sbatch", "--parsable", "--output=/home/%u/%j.out", *words]
@@ -174,7 +171,7 @@ class Steering:
         """Wait for a state that takes so many seconds at most on a quiet machine."""
         self.cluster.eventually(
             lambda: self.state(job) in states,
-            within=LOADED * within,
+            within=within,
             what=f"job {job} {'/'.join(states)}",
         )
 

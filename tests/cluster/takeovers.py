@@ -36,7 +36,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import pytest  # noqa: E402
 from conftest import Cluster  # noqa: E402
 from standing import Pair, pair_on  # noqa: E402
-from steering import LOADED, Steering  # noqa: E402
+from steering import Steering  # noqa: E402
 
 USERS = ("alice", "bob", "carol", "dave")
 ENDLESS = 10**8  # samples
@@ -138,15 +138,13 @@ class Takeovers:
         onesd, pair = self._pair.onesd, self._pair
         self._jobs = [onesd.counting(user, "2,4", 2, ENDLESS) for user in USERS]
         for number in range(1, kills + 1):
-            onesd.cluster.eventually(
-                lambda: pair.moving() > 0, within=LOADED * 60, what="a move under way"
-            )
+            onesd.cluster.eventually(lambda: pair.moving() > 0, within=60, what="a move under way")
             time.sleep(self._chance.uniform(0.0, DELAY))
             self._kill()
             say(f"kill {number} of {kills}: {self._found.kills[-1].what}")
         onesd.cluster.run("ctl", "onesctl policy set fifo")  # which resizes nobody
         onesd.cluster.eventually(
-            lambda: self._pair.moving() == 0, within=LOADED * 120, what="all moves at their end"
+            lambda: self._pair.moving() == 0, within=120, what="all moves at their end"
         )
         self._count()
         return self._found

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from backing import Backed, backed
-from steering import LOADED
 
 pytestmark = pytest.mark.cluster
 
@@ -34,7 +33,7 @@ def test_a_move_goes_on_whatever_the_backup_slurmctld_has_forgotten_of_it(pair: 
     pair.wait_for_the_job(job, ["COMPLETED"], within=400)
     assert pair.onesd.result("alice", job)["samples"] == SAMPLES
     pair.cluster.eventually(
-        lambda: pair.asked(OPEN.format(job)) == [[0]], within=LOADED * 20, what="its moves' ends"
+        lambda: pair.asked(OPEN.format(job)) == [[0]], within=20, what="its moves' ends"
     )
     moves = pair.asked(MOVES.format(job))
     done = [kind for kind, outcome in moves if outcome == "done"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from standing import Pair, pair_on
-from steering import LOADED, Steering
+from steering import Steering
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -30,7 +30,7 @@ def pair(cluster: Cluster) -> Iterator[Pair]:
 
 def resized_once(pair: Pair, job: int) -> None:
     pair.cluster.eventually(
-        lambda: (pair.asked(RUNS + str(job))[0][0] or 0) > 0, within=LOADED * 40, what="a resize"
+        lambda: (pair.asked(RUNS + str(job))[0][0] or 0) > 0, within=40, what="a resize"
     )
 
 
@@ -39,27 +39,27 @@ def test_moves_under_way_are_finished_by_the_standby_however_the_active_one_ends
 ) -> None:
     job = pair.onesd.counting("alice", "2,4", 2, SAMPLES)
     resized_once(pair, job)
-    pair.cluster.eventually(lambda: pair.moving() > 0, within=LOADED * 30, what="a move")
+    pair.cluster.eventually(lambda: pair.moving() > 0, within=30, what="a move")
     pair.signal("ctl", "KILL")
     pair.wait_for("ctl2", "active")
     pair.start("ctl")
     pair.wait_for("ctl", "standby")
-    pair.cluster.eventually(lambda: pair.moving() > 0, within=LOADED * 30, what="another move")
+    pair.cluster.eventually(lambda: pair.moving() > 0, within=30, what="another move")
     pair.kill_host()
     pair.wait_for("ctl", "active")
     pair.start_host()
     pair.start("ctl2")
     pair.wait_for("ctl2", "standby")
-    pair.cluster.eventually(lambda: pair.moving() > 0, within=LOADED * 30, what="a third move")
+    pair.cluster.eventually(lambda: pair.moving() > 0, within=30, what="a third move")
     pair.signal("ctl", "STOP")
     pair.wait_for("ctl2", "active")
     pair.signal("ctl", "CONT")
     pair.wait_for("ctl", "standby")
-    pair.onesd.wait(job, ["COMPLETED"], within=LOADED * 120)
+    pair.onesd.wait(job, ["COMPLETED"], within=120)
     assert pair.onesd.result("alice", job)["samples"] == SAMPLES
     # Slurm tells of the job's end at once, onesd of the job's last move in its next round.
     pair.cluster.eventually(
-        lambda: not pair.asked(RUNS + str(job))[0][1], within=LOADED * 20, what="its moves' ends"
+        lambda: not pair.asked(RUNS + str(job))[0][1], within=20, what="its moves' ends"
     )
     resizes = pair.asked(RUNS + str(job))[0][0]
     # Each resize is one restart: none was made twice, none is missing.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import cluster_up
-from steering import IMPATIENT, LOADED, Steering
+from steering import IMPATIENT, Steering
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -62,7 +62,7 @@ def blocked(onesd: Steering, seconds: int) -> None:
     limit, sleep = f"--time={-(-seconds // 60)}", f"--wrap=sleep {seconds}"
     job = onesd.submit("bob", "--nodes=4", "--gpus-per-node=4", limit, sleep)
     onesd.wait(job, ["RUNNING"], within=30)
-    onesd.settle(within=LOADED * 30, rounds=2)
+    onesd.settle(within=30, rounds=2)
 
 
 def asked(onesd: Steering, *words: str) -> Any:
