@@ -102,6 +102,9 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A resize must gain this many times its cost, cost included."""
     max_wait: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "s"})] = 14400.0
     """Who has waited longer is started first, and never preempted again."""
+    renew_runs: bool = True
+    """Whether a job that has had fewer GPUs than it asked for is restarted before its time limit
+    ends it. Its limit is then one of GPU time: of the GPUs it asked for, for so long."""
     max_slowdown: Annotated[float, msgspec.Meta(ge=1)] | None = None
     """No elastic job takes more than so many times as long as its rigid run; left out: some may."""
 

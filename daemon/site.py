@@ -71,6 +71,7 @@ def guard_limits(guard: GuardConfig) -> Limits:
         max_live_resizes_per_hour=guard.max_live_resizes_per_hour,
         min_gain=guard.min_gain,
         max_wait=guard.max_wait,
+        renew_runs=guard.renew_runs,
         max_slowdown=guard.max_slowdown,
     )
 

@@ -29,6 +29,8 @@ class Limits:
     live_grace: Seconds = 15.0  # between two resizes of a job that needs no restart for them
     max_live_resizes_per_hour: int = 60
     max_wait: Seconds = MAX_WAIT  # who waited longer is started first and never preempted again
+    renew_runs: bool = True
+    """Whether who has had fewer GPUs than it asked for is restarted before its time limit."""
     max_slowdown: float | None = None
     """No elastic job takes more than so many times as long as its rigid run, from its submission to
     its end, as far as it can be foreseen; None: some may."""

@@ -32,6 +32,13 @@ class Move:
     others. 0 for a start."""
 
 
+def is_live(move: Move, job: Job) -> bool:
+    """Whether a move needs no restart: what the job keeps is part of where it goes."""
+    # With a new batch alone there is nobody to come or go.
+    elsewhere = move.kind == "resize" and move.target != job.placement
+    return elsewhere and job.goes_live(move.target)
+
+
 def reconcile(problem: Problem, plan: Plan) -> list[Move]:
     """The moves from the present placements to the plan: what frees GPUs before what takes them."""
     jobs = by_id(problem.jobs)

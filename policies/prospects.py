@@ -12,6 +12,7 @@ from functools import cached_property
 
 from ones.policies.forecast import foreseeable, seconds_left_on
 from ones.policies.model import Job, Node, Problem, Seconds, Shape
+from ones.policies.renewal import ended_in
 from ones.policies.shapes import size_as_requested
 from ones.policies.sizes import in_gpus
 
@@ -94,7 +95,8 @@ class Prospects:
         for job in self._problem.jobs:
             if job.placement is None:
                 continue
-            limit = NEVER if job.time_left is None else job.time_left
+            ended = ended_in(job, self._problem.outlooks.get(job.id), self._problem.now)
+            limit = NEVER if ended is None else ended
             left = NEVER
             if self._problem.outlooks[job.id].points:  # otherwise its end is a mere guess
                 left = foreseeable(seconds_left_on(self._problem, job, job.placement))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ones.policies.forecast import seconds_left_on
 from ones.policies.model import Job, Problem, Seconds, Shape, node_order
+from ones.policies.renewal import ended_in
 
 Ends = Sequence[tuple[Seconds, int]]  # (from now, GPUs) of what will be given back
 NEVER = float("inf")
@@ -24,8 +25,9 @@ def vacancy(
     for other in problem.jobs:
         if other.placement is None or other.id == job.id:
             continue
+        ended = ended_in(other, problem.outlooks.get(other.id), problem.now)
         left = seconds_left_on(problem, other, other.placement)
-        left = min(left, NEVER if other.time_left is None else other.time_left)
+        left = min(left, NEVER if ended is None else ended)
         for name, gpus in other.placement.gpus_on:
             ends.setdefault(name, []).append((left, gpus))
             held[name] = held.get(name, 0) + gpus

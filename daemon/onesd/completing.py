@@ -120,6 +120,7 @@ class Histories:
             job,
             submitted=past.submitted,
             executed=past.executed,
+            gpu_seconds=past.gpu_seconds,
             waited=past.waited,
             batch=batch,
             batches=batches,

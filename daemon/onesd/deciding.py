@@ -17,6 +17,7 @@ from ones.policies.model import Job, JobId, Node, Pairs, Placement, Plan, Policy
 from ones.policies.moves import Move
 from ones.policies.pace import in_time, with_dues
 from ones.policies.parting import OpenPair, partings, without_parted
+from ones.policies.renewal import renewals
 from ones.policies.reserve import reserve
 from ones.policies.rigid import PlainJob, Rigid, place_of, step
 from ones.policies.round import Decided, decide
@@ -121,11 +122,15 @@ def answer(question: Question, policy: Policy, memory: object, rng: np.random.Ge
         }
         begin = stage_ins(ready, waiting, starts, question)
     gone = partings(problem, question.together, question.moving)
+    moves = without_parted(decided.verdict.allowed, gone)
+    if limits.renew_runs:
+        moving = question.moving.union(move.job for move in moves)
+        moves = [*moves, *renewals(problem, moving)]
     notes = {job: gate.note for job, gate in question.gates.items() if gate.note}
     return Answer(
         problem=decided.problem,
         plan=replace(decided.plan, idle={**decided.plan.idle, **notes}),
-        moves=tuple(without_parted(decided.verdict.allowed, gone)),
+        moves=tuple(moves),
         refused=decided.verdict.refused,
         stage_ins=begin,
         left_out=decided.left_out,

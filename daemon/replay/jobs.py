@@ -41,6 +41,7 @@ class SimulatedJob:
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)  # GPUs from that time on
     places: list[tuple[Seconds, Placement | None]] = field(default_factory=list)  # as `sizes`
     held: dict[str, float] = field(default_factory=dict)  # GPU-seconds by type
+    at_limit: bool = False  # whether its time limit has ended it
     trained: bool = False  # whether it made steps since it was last asked
     _splits: dict[tuple[int | None, int], tuple[int, int]] = field(default_factory=dict)
 
@@ -70,6 +71,7 @@ class SimulatedJob:
             batches=self.batches,
             started=self.begun,
             executed=self.executed,
+            gpu_seconds=self.gpu_seconds,
             waited=self.waited,
             time_limit=trace.time_limit,
             partition=trace.partition,
@@ -133,6 +135,10 @@ class SimulatedJob:
         if self.placement is None:
             self.waited += seconds
             return
+        limit = self.time_left(now)
+        self.at_limit = limit is not None and limit <= seconds
+        if limit is not None:
+            seconds = min(seconds, limit)
         self.executed += seconds
         left = seconds - min(self.pause, seconds)
         self.pause -= seconds - left
@@ -154,11 +160,12 @@ class SimulatedJob:
                 self.progress = end
                 self.epoch += 1
                 epoch_over(self)
-        used = seconds
-        if self.epoch == len(epochs):
-            used = seconds - left
+        done = self.epoch == len(epochs)
+        used = seconds - left if done else seconds
+        self.at_limit = self.at_limit and not done
+        if done or self.at_limit:
             self.finished = now + used
-            self.executed -= left
+            self.executed -= seconds - used
             self.sizes.append((self.finished, 0))
             self.places.append((self.finished, None))
         held = used * self.placement.gpus
@@ -166,6 +173,12 @@ class SimulatedJob:
         self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
         if self.finished is not None:
             self.placement = None
+
+    def time_left(self, now: Seconds) -> Seconds | None:
+        """Until its time limit ends its present run; None: it has none, or does not run."""
+        if self.begun is None or self.trace.time_limit is None:
+            return None
+        return max(0.0, self.begun + self.trace.time_limit - now)
 
     def step_seconds(self) -> tuple[Seconds, Seconds] | None:
         """Of an optimiser step as it runs now, and what synchronising adds to a pass."""

@@ -247,7 +247,8 @@ def seconds_as_asked(
     if isinstance(application, Recorded):
         return application.seconds * speedup(application.gpus) / speedup(placement.gpus)
     own = application.restart_seconds
-    alone = SimulatedJob(id=job.id, trace=job.trace, shapes=job.shapes, nodes=job.nodes)
+    endless = replace(job.trace, time_limit=None)
+    alone = SimulatedJob(id=job.id, trace=endless, shapes=job.shapes, nodes=job.nodes)
     alone.place(placement, gpu_type, 0.0)
     alone.pause = restart_seconds if own is None else own
     alone.advance(0.0, LONGEST, lambda _: None)

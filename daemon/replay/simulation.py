@@ -229,7 +229,7 @@ class _Simulation:
         )
 
     def _as_seen(self, job: SimulatedJob) -> Job:
-        seen = job.as_seen()
+        seen = replace(job.as_seen(), time_left=job.time_left(self.now))
         lent = self.plain is not None and job.id in self.plain.lent
         return replace(seen, queued=True) if lent else seen
 

@@ -66,6 +66,7 @@ SKIPPED = 77  # an exit code that test runners know
 AIMS = {
     "broken_rules": 0,
     "plain_started_later": 0,
+    "elastic_at_limit": 0,
     "plain_waiting_ratio": 0.8,
     "elastic_completion_ratio": 0.5,
     "lost_to_moves": 0.02,
@@ -86,6 +87,7 @@ class Outcome:
     lost_to_moves: float  # of the elastic jobs' GPU time
     elastic_worse_off: float  # share of them
     elastic_worst: float  # ratio
+    elastic_at_limit: int  # elastic jobs that their time limit ended, where it ends no rigid one
     rules: dict[str, int]  # broken, how often
 
 
@@ -251,6 +253,7 @@ def _outcome(
         lost_to_moves=lost_to_moves([job for job in run.jobs if job.trace.opted_in]),
         elastic_worse_off=elastic.worse_off,
         elastic_worst=elastic.worst,
+        elastic_at_limit=sum(job.at_limit for job in run.jobs),
         rules=dict(rules),
     )
 
@@ -274,6 +277,7 @@ def together(found: Sequence[Outcome]) -> dict[str, float]:
     return {
         "broken_rules": sum(one.broken_rules for one in found),
         "plain_started_later": sum(one.plain_started_later for one in found),
+        "elastic_at_limit": sum(one.elastic_at_limit for one in found),
         **{
             name: float(np.mean([getattr(one, name) for one in found]))
             for name in (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import fsum
 
 from ones.daemon.onesd.books.leases import Leases
@@ -29,6 +30,7 @@ class Past:
     submitted: float
     executed: float  # seconds with GPUs, all runs
     waited: float  # seconds without
+    gpu_seconds: float  # GPU time, all runs, satellites included
 
 
 def is_another(record: JobRecord, row: sqlite3.Row, *, lapsed: bool = False) -> bool:
@@ -50,13 +52,45 @@ def is_another(record: JobRecord, row: sqlite3.Row, *, lapsed: bool = False) -> 
     return record.restarts == 0 and bool(record.submitted > row["submitted"] + SECOND)
 
 
-def _past(record: JobRecord, submitted: float, ended: Iterable[sqlite3.Row], now: float) -> Past:
-    running = record.state == "RUNNING"
-    until = record.started if running else now
-    executed = fsum(run["ended"] - run["started"] for run in ended if run["started"] < until)
-    if running:
-        executed += max(0.0, now - record.started)
-    return Past(submitted, executed, max(0.0, now - submitted - executed))
+def gpu_seconds(
+    started: float, ended: float, gpus: int, earlier: Iterable[tuple[float, int]] = ()
+) -> float:
+    """GPU time of a run that held `gpus` last, and before so many until then, oldest first."""
+    total = 0.0
+    for until, held in earlier:
+        total += held * (until - started)
+        started = until
+    return total + gpus * (ended - started)
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What is written of one job's life."""
+
+    runs: list[sqlite3.Row] = field(default_factory=list)  # that have ended
+    shrinks: dict[int, list[tuple[float, int]]] = field(default_factory=dict)  # by run
+    satellites: list[sqlite3.Row] = field(default_factory=list)
+
+    def past(self, record: JobRecord, submitted: float, now: float) -> Past:
+        running = record.state == "RUNNING"
+        until = record.started if running else now
+        ended = [run for run in self.runs if run["started"] < until]
+        executed = fsum(run["ended"] - run["started"] for run in ended)
+        held = fsum(
+            gpu_seconds(run["started"], run["ended"], run["gpus"], self._earlier(run["ordinal"]))
+            for run in ended
+        )
+        held += fsum(
+            gpu_seconds(one["started"], one["ended"] or now, one["gpus"]) for one in self.satellites
+        )
+        if running:
+            executed += max(0.0, now - record.started)
+            own = sum(record.gpus_on.values())
+            held += gpu_seconds(record.started, now, own, self._earlier(record.restarts))
+        return Past(submitted, executed, max(0.0, now - submitted - executed), max(0.0, held))
+
+    def _earlier(self, run: int) -> Sequence[tuple[float, int]]:
+        return self.shrinks.get(run, ())
 
 
 class Records:
@@ -289,20 +323,29 @@ class Records:
 
     def pasts(self, records: Iterable[JobRecord], *, now: float) -> dict[int, Past]:
         """When each of these jobs was first submitted, and how its time since then went."""
-        alive = " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL)"
+        among = "IN (SELECT job FROM jobs WHERE ended IS NULL)"
         rows = self._store.rows("SELECT job, submitted FROM jobs WHERE ended IS NULL")
         submissions = {row["job"]: row["submitted"] for row in rows}
-        runs: dict[int, list[sqlite3.Row]] = {}
+        parts = defaultdict[int, _Parts](_Parts)
         for row in self._store.rows(
-            f"SELECT job, started, ended FROM runs{alive} AND ended IS NOT NULL"
+            "SELECT job, ordinal, started, ended, gpus FROM runs"
+            f" WHERE job {among} AND ended IS NOT NULL"
         ):
-            runs.setdefault(row["job"], []).append(row)
+            parts[row["job"]].runs.append(row)
+        for row in self._store.rows(
+            f"SELECT job, ordinal, until, gpus FROM shrinks WHERE job {among} ORDER BY until"
+        ):
+            run = parts[row["job"]].shrinks.setdefault(row["ordinal"], [])
+            run.append((row["until"], row["gpus"]))
+        for row in self._store.rows(
+            "SELECT base, started, ended, gpus FROM satellites"
+            f" WHERE base {among} AND started IS NOT NULL"
+        ):
+            parts[row["base"]].satellites.append(row)
+        none = _Parts()
         return {
-            record.id: _past(
-                record,
-                submissions.get(record.id, record.submitted),
-                runs.get(record.id, ()),
-                now,
+            record.id: parts.get(record.id, none).past(
+                record, submissions.get(record.id, record.submitted), now
             )
             for record in records
         }

@@ -15,7 +15,8 @@ from ones.daemon.onesd.forecast.outlooks import advanced, from_its_beginning, wo
 from ones.policies.forecast import seconds_left_on
 from ones.policies.guard import HOUR, History
 from ones.policies.model import Job, JobId, Node, Outlook, Placement, Policy, Seconds
-from ones.policies.moves import Move
+from ones.policies.moves import Move, is_live
+from ones.policies.renewal import ended_in
 from ones.policies.rigid import PlainJob, request_of
 from ones.policies.timetable import Timetable
 
@@ -225,7 +226,7 @@ class Rollout:
 
     def _move(self, job: Job, move: Move) -> None:
         outlook, target = self.outlooks[job.id], move.target
-        goes_live = outlook.live_cost is not None and job.goes_live(target)
+        goes_live = outlook.live_cost is not None and is_live(move, job)
         if move.kind in ("resize", "preempt"):
             times = (self.live if goes_live else self.moved).setdefault(job.id, [])
             times[:] = [*(at for at in times if self.now - HOUR < at), self.now]
@@ -288,8 +289,8 @@ class Rollout:
         return True
 
     def _ends_at(self, job: JobId) -> Seconds:
-        one = self.jobs[job]
-        limit = inf if one.time_left is None else one.time_left
+        limit = ended_in(self.jobs[job], self.outlooks[job], self.now)
+        limit = inf if limit is None else limit
         return self.now + min(self.pauses.get(job, 0.0) + self.left[job], limit)
 
     def _pass(self, until: Seconds) -> None:
@@ -316,6 +317,9 @@ class Rollout:
             self.jobs[id_] = replace(
                 job,
                 executed=job.executed + passes,
+                gpu_seconds=None
+                if job.gpu_seconds is None
+                else job.gpu_seconds + passes * job.placement.gpus,
                 time_left=None if job.time_left is None else max(0.0, job.time_left - passes),
             )
         for id_, one in list(self.plain.items()):
@@ -328,7 +332,7 @@ class Rollout:
     def _over(self, id_: JobId, at: Seconds) -> None:
         if id_ == self.which:
             self.end = at - self.began
-            limit = self.jobs[id_].time_left
+            limit = ended_in(self.jobs[id_], self.outlooks[id_], self.now)
             self.at_limit = limit is not None and limit < self.left[id_]
         del self.jobs[id_], self.outlooks[id_], self.left[id_]
 

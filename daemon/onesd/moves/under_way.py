@@ -18,7 +18,7 @@ from ones.daemon.onesd.moves.turns import Turns
 from ones.daemon.site import live_limits, move_limits
 from ones.daemon.wire import Report
 from ones.policies.model import Job, JobId, Seconds
-from ones.policies.moves import Move
+from ones.policies.moves import Move, is_live
 from ones.slurm_ext.actuator import Actuator
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.elastic import about_nodes, stranded, to_release
@@ -157,10 +157,3 @@ class MovesUnderWay:
         self.live.tick(snapshot, self.restarts.claimed(snapshot))
         self.restarts.tick(snapshot, self.live.promised(snapshot), most=most)
         self.live.clean(snapshot)
-
-
-def is_live(move: Move, job: Job) -> bool:
-    """Whether a move needs no restart: what the job keeps is part of where it goes."""
-    # With a new batch alone there is nobody to come or go.
-    elsewhere = move.kind == "resize" and move.target != job.placement
-    return elsewhere and job.goes_live(move.target)
