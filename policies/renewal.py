@@ -80,8 +80,8 @@ def _restart(problem: Problem, job: Job) -> Move:
         kind="preempt" if there is None else "resize",
         target=there,
         batch=job.batch if same and job.batches is not None else None,
-        reason=f"its time limit of {lasting(job.time_limit)} is of {in_gpus(job.requested)}, and it has"
-        " had less",
+        reason=f"its time limit of {lasting(job.time_limit)} is of {in_gpus(job.requested)}, and"
+        " it has had less",
         gain=-outlook.restart_cost if outlook else 0.0,
     )
 

@@ -23,9 +23,10 @@ def reserve(
     """The nodes with the GPUs of waiting plain jobs marked as taken, so that plans leave room.
 
     In Slurm's order. A plain job gets room beyond the requests of the elastic jobs that are ahead
-    of it, or that would run by now even if they were rigid (`claimed`); one that would itself run
-    then (`owed`) gets it in any case. Whole it gets it, in its own form, or not at all: half of it
-    would stand empty. The room is taken where elastic jobs hold least, so that few make way.
+    of it, or that would run by now even if they were rigid (`claimed`). One that would itself run
+    then (`owed`) gets it from what elastic jobs hold beyond the requests of the `claimed`, whoever
+    of them runs there. Whole it gets it, in its own form, or not at all: half of it would stand
+    empty. The room is taken where elastic jobs hold least, so that few make way.
     """
     held = Counter[str]()
     for job in jobs:
@@ -62,7 +63,7 @@ def reserve(
 class _Kept:
     """The GPUs that plain jobs on some nodes leave to the elastic jobs there."""
 
-    claimed: int  # of those that would run now though they were rigid, what runs of their requests
+    claimed: int  # what runs of their requests, up to those of whom would run though rigid
     least: int  # of all of them, where none is ahead of the plain job
     places: Sequence[tuple[float, ...]]  # of those who can be ahead of it, the first first
     more: Sequence[int]  # that they keep beside `least` once so many of them are ahead
@@ -70,7 +71,8 @@ class _Kept:
     def from_(self, plain: PlainJob, *, owed: bool) -> int:
         """What they keep from the plain job."""
         if owed:
-            # Rigid they would both run by now. Who runs goes on, on what it has of its request.
+            # Rigid they would both run by now, and what runs of them goes on. Elastic jobs may have
+            # passed it on among themselves: who stops for another gives nothing to a plain one.
             return self.claimed
         return self.least + self.more[bisect_left(self.places, plain.place)]
 
@@ -111,7 +113,10 @@ class _Elastic:
             jobs = [one for theirs in near for one in self.on[theirs]]
             ahead = sorted(one.more for one in jobs if one.more is not None)
             found = self.known[near] = _Kept(
-                claimed=sum(one.running for one in jobs if one.claimed),
+                claimed=min(
+                    sum(one.running for one in jobs),
+                    sum(one.kept for one in jobs if one.claimed),
+                ),
                 least=sum(one.kept for one in jobs),
                 places=[place for place, _ in ahead],
                 more=list(accumulate((gpus for _, gpus in ahead), initial=0)),

@@ -195,7 +195,9 @@ def _room(question: Question) -> tuple[Rigid | None, tuple[Node, ...], frozenset
     if plain is None:
         return None, problem.nodes, frozenset()
     rigid = step(question.rigid, problem, plain)
-    turns = [job for job in problem.jobs if job.queued and job.id in rigid.claims]
+    # Who has run was stopped for others' sake: to stop them for it again would go on for ever.
+    queued = [job for job in problem.jobs if job.queued and not job.executed]
+    turns = [job for job in queued if job.id in rigid.claims]
     # What Slurm would not start at its request, for a limit, may have less of us meanwhile.
     limited = too_large(problem, turns)
     due = frozenset(job.id for job in turns if job.id not in limited)

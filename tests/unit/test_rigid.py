@@ -7,12 +7,16 @@ from math import inf
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
 
+from ones.daemon.onesd.deciding import Question, answer
+from ones.policies.guard import History, Limits
 from ones.policies.model import Job, JobId, Node, Problem, Shape
+from ones.policies.registry import make
 from ones.policies.reserve import reserve
-from ones.policies.rigid import PlainJob, Rigid, place_of, step
+from ones.policies.rigid import Claim, PlainJob, Rigid, place_of, step
 
 NODES = a_cluster(2, 4)
 NAMES = frozenset(node.name for node in NODES)
@@ -119,6 +123,26 @@ class TestTheRigidQueue:
         assert step(None, at(1000.0, nodes=nodes), [waits]).owed([waits]) == set()
 
 
+@pytest.mark.parametrize(("executed", "moves"), [(0.0, ["preempt"]), (600.0, [])])
+def test_nobody_is_stopped_for_the_turn_of_who_was_stopped_before(
+    executed: float, moves: list[str]
+) -> None:
+    """The policy has stopped it for a shorter one; in Slurm's queue its turn has long come."""
+    claimed = elastic(1, 8, sizes="8", queued=True, executed=executed)
+    shorter = elastic(2, 8, sizes="8", placement=on(n1=4, n2=4), started=900.0)
+    question = Question(
+        problem=a_problem([claimed, shorter], NODES, left={1: 90000.0, 2: 2000.0}),
+        history=History(),
+        limits=Limits(),
+        plain=(),
+        rigid=Rigid({claimed.id: Claim(0.0, on(n1=4, n2=4))}),
+    )
+    found = answer(question, make("ones"), None, np.random.default_rng(0))
+    assert found.rigid is not None
+    assert claimed.id in found.rigid.claims
+    assert [move.kind for move in found.moves] == moves
+
+
 class TestRoom:
     def test_it_is_made_beyond_the_requests_of_those_ahead(self) -> None:
         grown = elastic(1, 2, priority=9, placement=on(n1=4, n2=4))
@@ -144,6 +168,14 @@ class TestRoom:
         runs, waits = elastic(1, 8, placement=on(n1=4, n2=4)), plain(2, 4, priority=5)
         assert room(at(0.0, runs), waits, owed={waits.id}) == [4, 0]
         assert room(at(0.0, runs), waits, owed={waits.id}, claimed={runs.id}) == [0, 0]
+
+    def test_what_one_elastic_job_leaves_to_another_is_not_owed_to_a_plain_one(self) -> None:
+        """A long job was stopped for a shorter one, which would not run by now."""
+        stopped, runs = elastic(1, 4), elastic(3, 4, placement=on(n1=4))
+        rest, waits = elastic(4, 4, placement=on(n2=4)), plain(2, 4, priority=5)
+        problem = at(0.0, stopped, runs, rest)
+        assert room(problem, waits, owed={waits.id}, claimed={stopped.id}) == [4, 0]
+        assert room(problem, waits, owed={waits.id}, claimed={stopped.id, rest.id}) == [0, 0]
 
     def test_those_that_would_run_by_now_keep_their_request_wherever_they_stand(self) -> None:
         behind = elastic(1, 8, placement=on(n1=4, n2=4))
@@ -210,14 +242,18 @@ class TestWhatElasticJobsKeep:
         waits = plain(10, rng.randint(1, 4), nodes=rng.choice(halves), **any_order())
         owed = {waits.id} if rng.random() < 0.3 else set()
 
-        def kept(job: Job) -> int:
-            held = 0 if job.placement is None else min(job.requested, job.placement.gpus)
-            if owed:
-                return held if job.id in claimed else 0
-            ahead = (held or job.startable) and place_of(job) < waits.place
-            return job.requested if job.id in claimed or ahead else held
+        def held(job: Job) -> int:
+            return 0 if job.placement is None else min(job.requested, job.placement.gpus)
 
-        near = sum(kept(job) for job in ours if not job.nodes.isdisjoint(waits.nodes))
+        def kept(job: Job) -> int:
+            ahead = (held(job) or job.startable) and place_of(job) < waits.place
+            return job.requested if job.id in claimed or ahead else held(job)
+
+        there = [job for job in ours if not job.nodes.isdisjoint(waits.nodes)]
+        near = sum(map(kept, there))
+        if owed:
+            would_run = sum(job.requested for job in there if job.id in claimed)
+            near = min(sum(map(held, there)), would_run)
         fits = sum(4 for node in nodes if node.name in waits.nodes) - near >= waits.gpus
         found = reserve(nodes, ours, [waits], owed=owed, claimed=claimed)
         assert sum(node.taken for node in found) == (waits.gpus if fits else 0)
