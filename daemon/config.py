@@ -104,7 +104,7 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Who has waited longer is started first, and never preempted again."""
     renew_runs: bool = True
     """Whether a job that has had fewer GPUs than it asked for is restarted before its time limit
-    ends it. Its limit is then one of GPU time: of the GPUs it asked for, for so long."""
+    ends it. A second on half of them then counts half."""
     max_slowdown: Annotated[float, msgspec.Meta(ge=1)] | None = None
     """No elastic job takes more than so many times as long as its rigid run; left out: some may."""
 

@@ -165,7 +165,8 @@ class Job:
     batches: Batch | None = None  # None: the job keeps its own batch, whatever its size
     started: Seconds | None = None  # of the present run
     executed: Seconds = 0.0  # run time over all runs
-    gpu_seconds: float | None = None  # GPU time over all runs; None: not known
+    limit_used: Seconds | None = None
+    """What its runs have used up of its time limit: see `renewal.limit_share`; None: not known."""
     waited: Seconds = 0.0  # time spent without GPUs over all its life
     time_left: Seconds | None = None  # until Slurm's time limit ends it
     time_limit: Seconds | None = None  # of a run of its own request; None: its partition's

@@ -2,7 +2,9 @@
 
 A time limit is of the job at its own request. One that has had fewer GPUs is not yet done when it
 is over, through no fault of its user's. It is restarted in time, and its next run has the whole
-limit again; until it has had as much GPU time as its request has within the limit.
+limit again; until its runs have used it up, in which a second on fewer GPUs counts in proportion.
+Since no job gains from fewer GPUs in more than that proportion, none is ended before it has done
+what it would have done at its own request; what it had beyond that is not held against it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,11 @@ PART = 4  # of a short limit: not more than a quarter of it before
 WORTH = 2.0  # times a restart that a job must have left to be worth one
 SLACK: Seconds = 1.0  # Slurm's times are of whole seconds
 SURE = 0.5  # of what is left: a job that should be done within it is left to end
+
+
+def limit_share(gpus: int, requested: int) -> float:
+    """How much of its time limit a job uses up in a second on so many GPUs, in seconds."""
+    return min(1.0, gpus / max(1, requested))
 
 
 def renewals(problem: Problem, moving: Collection[JobId]) -> list[Move]:
@@ -43,10 +50,10 @@ def ended_in(job: Job, outlook: Outlook | None, now: Seconds) -> Seconds | None:
 def _goes_on(job: Job, outlook: Outlook | None, now: Seconds) -> bool:
     """Whether it will be worth another run once this one is at its limit."""
     left = _of_run(job, now)
-    if left is None or job.gpu_seconds is None or job.time_limit is None or job.placement is None:
+    if left is None or job.limit_used is None or job.time_limit is None or job.placement is None:
         return False
-    had = (job.gpu_seconds + left * job.placement.gpus) / job.requested
-    return job.time_limit - had > WORTH * (outlook.restart_cost if outlook else 0.0)
+    used = job.limit_used + left * limit_share(job.placement.gpus, job.requested)
+    return job.time_limit - used > WORTH * (outlook.restart_cost if outlook else 0.0)
 
 
 def _of_run(job: Job, now: Seconds) -> Seconds | None:

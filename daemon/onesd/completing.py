@@ -120,7 +120,7 @@ class Histories:
             job,
             submitted=past.submitted,
             executed=past.executed,
-            gpu_seconds=past.gpu_seconds,
+            limit_used=past.limit_used,
             waited=past.waited,
             batch=batch,
             batches=batches,

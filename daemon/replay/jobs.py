@@ -9,6 +9,7 @@ from ones.daemon.replay.faults import ReplayError
 from ones.daemon.replay.workload import OutsideProfile, TraceJob
 from ones.estimator.progress import Progress
 from ones.policies.model import Batch, Job, JobId, Node, Placement, Seconds, Shape
+from ones.policies.renewal import limit_share
 from ones.policies.shapes import realisable
 from ones.policies.sizes import Sizes
 
@@ -36,6 +37,7 @@ class SimulatedJob:
     executed: Seconds = 0.0
     waited: Seconds = 0.0
     gpu_seconds: float = 0.0
+    limit_used: Seconds = 0.0
     lost: float = 0.0  # of these, GPU-seconds in which it was restarted because of a move
     resizes: int = 0
     sizes: list[tuple[Seconds, int]] = field(default_factory=list)  # GPUs from that time on
@@ -71,7 +73,7 @@ class SimulatedJob:
             batches=self.batches,
             started=self.begun,
             executed=self.executed,
-            gpu_seconds=self.gpu_seconds,
+            limit_used=self.limit_used,
             waited=self.waited,
             time_limit=trace.time_limit,
             partition=trace.partition,
@@ -122,9 +124,7 @@ class SimulatedJob:
         if self.placement is None or self.begun is None:
             return
         self.executed += now - self.begun
-        held = (now - self.begun) * self.placement.gpus
-        self.gpu_seconds += held
-        self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
+        self._hold(self.placement, now - self.begun)
         self.place(None, "", now)
         self.finished = now
 
@@ -168,11 +168,16 @@ class SimulatedJob:
             self.executed -= seconds - used
             self.sizes.append((self.finished, 0))
             self.places.append((self.finished, None))
-        held = used * self.placement.gpus
-        self.gpu_seconds += held
-        self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
+        self._hold(self.placement, used)
         if self.finished is not None:
             self.placement = None
+
+    def _hold(self, placement: Placement, seconds: Seconds) -> None:
+        """Book what it has held for so long."""
+        held = seconds * placement.gpus
+        self.gpu_seconds += held
+        self.held[self.gpu_type] = self.held.get(self.gpu_type, 0.0) + held
+        self.limit_used += seconds * limit_share(placement.gpus, self.trace.requested)
 
     def time_left(self, now: Seconds) -> Seconds | None:
         """Until its time limit ends its present run; None: it has none, or does not run."""

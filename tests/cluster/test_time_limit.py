@@ -1,4 +1,4 @@
-"""A job that gets fewer GPUs than it asked for outlives Slurm's time limit, and no other does."""
+"""A job that gets fewer GPUs than it asked for outlives its time limit, and no other does."""
 
 from __future__ import annotations
 

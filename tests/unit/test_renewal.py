@@ -20,7 +20,7 @@ from ones.policies.guard import History, Limits
 from ones.policies.model import Job, JobId, Placement, Problem
 from ones.policies.moves import Move
 from ones.policies.registry import make
-from ones.policies.renewal import ended_in, renewals
+from ones.policies.renewal import ended_in, limit_share, renewals
 from ones.policies.sizes import Sizes
 
 LIMIT, NOW = 3600.0, 3500.0
@@ -32,7 +32,7 @@ def a_run(placement: Placement = ONE, *, requested: int = 4, **more: Any) -> Job
     fields: dict[str, Any] = {
         "time_limit": LIMIT,
         "time_left": LIMIT - NOW,
-        "gpu_seconds": NOW * placement.gpus,
+        "limit_used": NOW * limit_share(placement.gpus, requested),
     }
     return a_job(1, placement=placement, requested=requested, **(fields | more))
 
@@ -57,13 +57,14 @@ def test_who_had_fewer_gpus_than_it_asked_for_is_restarted_where_it_is() -> None
     "why, job, left",
     [
         ("it has had all that it asked for", a_run(on(n1=4)), 9000.0),
-        ("it has had its time before", a_run(gpu_seconds=4 * LIMIT), 9000.0),
+        ("it has had more", a_run(on(n1=4, n2=4), limit_used=NOW), 9000.0),
+        ("it has had its time before", a_run(limit_used=LIMIT), 9000.0),
         ("it is done in time", a_run(), 40.0),
         ("it has time", replace(a_run(), time_left=1700.0, started=1800.0), 9000.0),
         ("its reservation is over sooner", a_run(time_left=50.0), 9000.0),
         ("it can't be moved", a_run(fixed="it can't save a checkpoint"), 9000.0),
         ("it has no limit", a_run(time_limit=None, time_left=None), 9000.0),
-        ("nobody knows what it has had", a_run(gpu_seconds=None), 9000.0),
+        ("nobody knows what it has had", a_run(limit_used=None), 9000.0),
         ("it waits", a_job(1, requested=4, time_limit=LIMIT), 9000.0),
     ],
 )
@@ -76,7 +77,7 @@ def test_who_moves_anyhow_is_not_restarted() -> None:
 
 
 def test_short_limits_leave_less_time_for_it() -> None:
-    short = a_run(time_limit=240.0, started=NOW - 170.0, time_left=70.0, gpu_seconds=170.0)
+    short = a_run(time_limit=240.0, started=NOW - 170.0, time_left=70.0, limit_used=42.5)
     assert move(short) is None
     assert move(replace(short, started=NOW - 185.0, time_left=55.0)) is not None
 

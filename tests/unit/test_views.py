@@ -176,18 +176,20 @@ def test_a_waiting_job_s_note_says_what_would_have_to_change(onesd: Onesd) -> No
         assert listed["note"] in views.explain(onesd.service, HERS, None)["lines"]
 
 
-def test_a_job_s_gpu_time_is_of_all_that_it_has_held(service: Service) -> None:
+def test_what_a_job_has_used_of_its_time_limit_is_of_all_that_it_has_held(service: Service) -> None:
+    """Of two GPUs asked for; more count no more, and what satellites hold counts with the rest."""
     record = JobRecord(
         **{"id": HERS, "name": "x", "user": "ana", "account": "lab", "partition": "gpu"},
         **{"qos": "normal", "state": "RUNNING", "restarts": 1, "started": 400.0},
-        gpus_on={"n1": 2},
+        gpus_on={"n1": 1},
     )
     past = service.books.jobs.pasts([record], now=1000.0)[HERS]
     assert (past.submitted, past.executed, past.waited) == (100.0, 700.0, 200.0)
-    assert past.gpu_seconds == views.job(service, HERS, "ana", lambda _: 0.0)["gpu_seconds"]
+    # The first run, six and then four GPUs, one for 100 s, and another node's for 300 s as well.
+    assert past.limit_used == 100 + 100 + 100 + 50 + 300
     waiting = replace(record, state="PENDING", restarts=2, started=0.0, gpus_on={})
     past = service.books.jobs.pasts([waiting], now=1000.0)[HERS]
-    assert past.gpu_seconds == 2 * 100 + 1 * 300  # of the second run the accounting says no end yet
+    assert past.limit_used == 100 + 150  # the accounting knows no end of the second run yet
 
 
 def test_a_job_that_waits_in_slurm_itself_is_told_by_slurms_reason(onesd: Onesd) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
@@ -13,6 +13,7 @@ from ones.daemon.onesd.books.leases import Leases
 from ones.daemon.onesd.books.reports import Learning
 from ones.daemon.onesd.books.store import Store
 from ones.estimator.assess import family_of
+from ones.policies.renewal import limit_share
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.mark import Mark
@@ -30,7 +31,7 @@ class Past:
     submitted: float
     executed: float  # seconds with GPUs, all runs
     waited: float  # seconds without
-    gpu_seconds: float  # GPU time, all runs, satellites included
+    limit_used: float  # of its time limit, all runs; see policies.renewal.limit_share
 
 
 def is_another(record: JobRecord, row: sqlite3.Row, *, lapsed: bool = False) -> bool:
@@ -52,15 +53,7 @@ def is_another(record: JobRecord, row: sqlite3.Row, *, lapsed: bool = False) -> 
     return record.restarts == 0 and bool(record.submitted > row["submitted"] + SECOND)
 
 
-def gpu_seconds(
-    started: float, ended: float, gpus: int, earlier: Iterable[tuple[float, int]] = ()
-) -> float:
-    """GPU time of a run that held `gpus` last, and before so many until then, oldest first."""
-    total = 0.0
-    for until, held in earlier:
-        total += held * (until - started)
-        started = until
-    return total + gpus * (ended - started)
+Piece = tuple[float, float, int]  # (start, end, GPUs) of what a job holds
 
 
 @dataclass(slots=True)
@@ -71,26 +64,40 @@ class _Parts:
     shrinks: dict[int, list[tuple[float, int]]] = field(default_factory=dict)  # by run
     satellites: list[sqlite3.Row] = field(default_factory=list)
 
-    def past(self, record: JobRecord, submitted: float, now: float) -> Past:
+    def past(self, record: JobRecord, submitted: float, requested: int, now: float) -> Past:
         running = record.state == "RUNNING"
         until = record.started if running else now
         ended = [run for run in self.runs if run["started"] < until]
         executed = fsum(run["ended"] - run["started"] for run in ended)
-        held = fsum(
-            gpu_seconds(run["started"], run["ended"], run["gpus"], self._earlier(run["ordinal"]))
-            for run in ended
-        )
-        held += fsum(
-            gpu_seconds(one["started"], one["ended"] or now, one["gpus"]) for one in self.satellites
-        )
+        pieces = [(one["started"], one["ended"] or now, one["gpus"]) for one in self.satellites]
+        for run in ended:
+            pieces += self._run(run["ordinal"], run["started"], run["ended"], run["gpus"])
         if running:
             executed += max(0.0, now - record.started)
             own = sum(record.gpus_on.values())
-            held += gpu_seconds(record.started, now, own, self._earlier(record.restarts))
-        return Past(submitted, executed, max(0.0, now - submitted - executed), max(0.0, held))
+            pieces += self._run(record.restarts, record.started, now, own)
+        used = limit_used(pieces, requested)
+        return Past(submitted, executed, max(0.0, now - submitted - executed), used)
 
-    def _earlier(self, run: int) -> Sequence[tuple[float, int]]:
-        return self.shrinks.get(run, ())
+    def _run(self, ordinal: int, started: float, ended: float, gpus: int) -> Iterator[Piece]:
+        """What a run held one after the other, `gpus` at last."""
+        for until, held in self.shrinks.get(ordinal, ()):
+            yield started, until, held
+            started = until
+        yield started, ended, gpus
+
+
+def limit_used(pieces: Iterable[Piece], requested: int) -> float:
+    """What a job has used up of its time limit; what it holds at one time counts together."""
+    changes = [
+        (at, gpus) for start, end, gpus in pieces for at, gpus in ((start, gpus), (end, -gpus))
+    ]
+    changes.sort()
+    total, held, since = 0.0, 0, 0.0
+    for at, gpus in changes:
+        total += (at - since) * limit_share(max(0, held), requested)
+        held, since = held + gpus, at
+    return total
 
 
 class Records:
@@ -324,8 +331,8 @@ class Records:
     def pasts(self, records: Iterable[JobRecord], *, now: float) -> dict[int, Past]:
         """When each of these jobs was first submitted, and how its time since then went."""
         among = "IN (SELECT job FROM jobs WHERE ended IS NULL)"
-        rows = self._store.rows("SELECT job, submitted FROM jobs WHERE ended IS NULL")
-        submissions = {row["job"]: row["submitted"] for row in rows}
+        rows = self._store.rows("SELECT job, submitted, requested FROM jobs WHERE ended IS NULL")
+        known = {row["job"]: (row["submitted"], row["requested"]) for row in rows}
         parts = defaultdict[int, _Parts](_Parts)
         for row in self._store.rows(
             "SELECT job, ordinal, started, ended, gpus FROM runs"
@@ -345,7 +352,7 @@ class Records:
         none = _Parts()
         return {
             record.id: parts.get(record.id, none).past(
-                record, submissions.get(record.id, record.submitted), now
+                record, *known.get(record.id, (record.submitted, 0)), now
             )
             for record in records
         }

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ones.daemon.onesd.books import needs
-from ones.daemon.onesd.books.jobs import gpu_seconds
 from ones.daemon.onesd.books.lives import KnownJob
 from ones.daemon.onesd.doors import gained, waiting
 from ones.daemon.onesd.outcome import Round
@@ -327,10 +326,13 @@ def _earlier(controller: Service, number: int, moves: list[Json]) -> dict[int, l
 
 
 def _gpu_seconds(run: Json) -> float:
-    """Of a run or a satellite."""
-    since = run["started"] or 0.0
-    earlier = ((held["until"], held["gpus"]) for held in run.get("earlier", ()))
-    return gpu_seconds(since, since + run["elapsed"], run["gpus"], earlier)
+    """Of a run or a satellite; `gpus` is what it held last."""
+    total, since = 0.0, run["started"] or 0.0
+    end = since + run["elapsed"]
+    for held in run.get("earlier", ()):
+        total += held["gpus"] * (held["until"] - since)
+        since = held["until"]
+    return float(total + run["gpus"] * (end - since))
 
 
 def _recoveries(controller: Service, number: int) -> list[Json]:

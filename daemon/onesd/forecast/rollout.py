@@ -16,7 +16,7 @@ from ones.policies.forecast import seconds_left_on
 from ones.policies.guard import HOUR, History
 from ones.policies.model import Job, JobId, Node, Outlook, Placement, Policy, Seconds
 from ones.policies.moves import Move, is_live
-from ones.policies.renewal import ended_in
+from ones.policies.renewal import ended_in, limit_share
 from ones.policies.rigid import PlainJob, request_of
 from ones.policies.timetable import Timetable
 
@@ -317,9 +317,9 @@ class Rollout:
             self.jobs[id_] = replace(
                 job,
                 executed=job.executed + passes,
-                gpu_seconds=None
-                if job.gpu_seconds is None
-                else job.gpu_seconds + passes * job.placement.gpus,
+                limit_used=None
+                if job.limit_used is None
+                else job.limit_used + passes * limit_share(job.placement.gpus, job.requested),
                 time_left=None if job.time_left is None else max(0.0, job.time_left - passes),
             )
         for id_, one in list(self.plain.items()):
