@@ -185,6 +185,7 @@ class Job:
     keeps: Placement | None = None
     """What of its placement stays when it is resized live; None: a resize is a restart. A live job
     takes any split over nodes that has this in it."""
+    closed: frozenset[str] = frozenset()  # nodes it has, and where Slurm would start it no more
     uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
     limited: str = ""  # the site's limit that keeps it from sizes it would accept, in words
     share: bool = False  # it runs on half of the one GPU that `placement` names

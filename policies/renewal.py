@@ -79,7 +79,7 @@ def _due(problem: Problem, job: Job) -> bool:
 
 def _restart(problem: Problem, job: Job) -> Move:
     assert job.placement is not None and job.time_limit is not None, "only runs are renewed"
-    there = _again(job)
+    there = _again(problem, job)
     outlook = problem.outlooks.get(job.id)
     same = there is not None and there.gpus == job.placement.gpus
     return Move(
@@ -93,12 +93,14 @@ def _restart(problem: Problem, job: Job) -> Move:
     )
 
 
-def _again(job: Job) -> Placement | None:
+def _again(problem: Problem, job: Job) -> Placement | None:
     """What it has, or the most of it that one allocation can promise; None: nothing."""
     assert job.placement is not None, "it runs"
     if job.stays or job.share:
         return None
-    there = {name: gpus for name, gpus in job.placement.gpus_on if name in job.nodes}
+    nodes = job.nodes - job.closed
+    usable = {node.name for node in problem.nodes if node.usable and node.name in nodes}
+    there = {name: gpus for name, gpus in job.placement.gpus_on if name in usable}
     if job.uneven:
         return job.placement if len(there) == len(job.placement.gpus_on) else None
     found: Placement | None = None

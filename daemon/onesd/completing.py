@@ -106,7 +106,8 @@ class Histories:
                 # What it has is not asked of Slurm again, whoever has reserved the nodes since.
                 # Else it stays the set that others share: to compare equal ones takes longer.
                 if not job.nodes.issuperset(placement.nodes):
-                    job = replace(job, nodes=job.nodes.union(placement.nodes))
+                    there = frozenset(placement.nodes)
+                    job = replace(job, nodes=job.nodes | there, closed=there - job.nodes)
             elif silent := self._live.silent(record):
                 fixed = silent
             elif not self._learning.ready(record, known.reports):

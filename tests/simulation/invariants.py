@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from ones.policies.renewal import LEAD
 from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.simulated.reserving import fenced_off, magnets, own_of
 from ones.slurm_ext.snapshot import MARK, SATELLITE_MARK, STAGE_MARK
@@ -55,7 +56,7 @@ def one_onesd_acts(play: Play) -> str:
 
 
 def nobody_is_stopped_for_whom_no_node_is_left(play: Play) -> str:
-    """onesd stops no job that reservations would not let start again."""
+    """onesd stops no job that reservations would not let start again, if it has time."""
     state = play.world.state
     if not MISLEADING.isdisjoint(play.scenario.faults):
         return ""
@@ -65,9 +66,20 @@ def nobody_is_stopped_for_whom_no_node_is_left(play: Play) -> str:
             continue
         own, why = own_of(state, job)
         ways = [*own, *magnets(state, job)] or [None]
-        if why or all(state.nodes.keys() <= fenced_off(state, job, each) for each in ways):
+        closed = why or all(state.nodes.keys() <= fenced_off(state, job, each) for each in ways)
+        if closed and not _was_near_its_limit(play, job, deed.at):
             return f"job {deed.job} was stopped, and reservations leave it no node {why}"
     return ""
+
+
+def _was_near_its_limit(play: Play, job: Job, stopped: float) -> bool:
+    """Whether its run would have been over soon, and the job with it."""
+    runs = play.world.state.accounting.runs([job.id], stopped)
+    return (
+        bool(runs)
+        and job.time_limit is not None
+        and (runs[-1].started + job.time_limit - stopped <= LEAD)
+    )
 
 
 def no_gpu_is_given_twice(play: Play) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policy_builders import a_cluster, a_job, a_problem, on
+from policy_builders import a_cluster, a_job, a_problem, on, unusable
 from replay_builders import a_world
 from test_replay_plain import a_record
 
@@ -86,6 +86,7 @@ def test_short_limits_leave_less_time_for_it() -> None:
     "job",
     [
         a_run(nodes=a_cluster()[1:]),
+        a_run(keeps=ONE, closed=frozenset({"n1"})),
         a_run(stays="a reservation leaves it no node"),
         a_run(share=True, beside=JobId(2)),
     ],
@@ -94,6 +95,12 @@ def test_who_could_not_start_there_again_makes_way(job: Job) -> None:
     found = move(job)
     assert found is not None
     assert (found.kind, found.target) == ("preempt", None)
+
+
+def test_who_is_on_a_drained_node_makes_way() -> None:
+    first, *others = a_cluster()
+    drained = replace(problem(a_run()), nodes=(unusable(first), *others))
+    assert [one.kind for one in renewals(drained, ())] == ["preempt"]
 
 
 def test_what_a_live_job_has_is_asked_for_as_far_as_an_allocation_can_promise_it() -> None:
