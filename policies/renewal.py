@@ -98,8 +98,7 @@ def _again(problem: Problem, job: Job) -> Placement | None:
     assert job.placement is not None, "it runs"
     if job.stays or job.share:
         return None
-    nodes = job.nodes - job.closed
-    usable = {node.name for node in problem.nodes if node.usable and node.name in nodes}
+    usable = {node.name for node in problem.nodes if node.usable} & (job.nodes - job.closed)
     there = {name: gpus for name, gpus in job.placement.gpus_on if name in usable}
     if job.uneven:
         return job.placement if len(there) == len(job.placement.gpus_on) else None
