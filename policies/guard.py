@@ -93,6 +93,42 @@ def freeze(problem: Problem, history: History, limits: Limits) -> Problem:
     )
 
 
+def one_first(problem: Problem, limits: Limits) -> Problem:
+    """The problem as policies are to see it: of those that have waited too long, only he who has
+    waited longest counts as one of them, wherever they compete. `check` lets no other go before
+    him, so that a plan that starts another one first would start nobody.
+    """
+    late = [job for job in problem.jobs if _starved(job, limits)]
+    late.sort(key=_place_in_line)
+    first: set[tuple[frozenset[str], int]] = set()  # where, and of which tier, somebody is first
+    behind: set[JobId] = set()
+    for job in late:
+        if any(tier >= job.tier and not nodes.isdisjoint(job.nodes) for nodes, tier in first):
+            behind.add(job.id)
+        else:
+            first.add((job.nodes, job.tier))
+    if not behind:
+        return problem
+    return replace(
+        problem,
+        jobs=tuple(
+            replace(job, waited=limits.max_wait) if job.id in behind else job
+            for job in problem.jobs
+        ),
+    )
+
+
+def _starved(job: Job, limits: Limits) -> bool:
+    """Whether it waits for nothing but GPUs, and has for too long."""
+    waits = job.placement is None and job.startable and not job.fixed
+    return waits and job.waited > limits.max_wait
+
+
+def _place_in_line(job: Job) -> tuple[float, ...]:
+    """Who has waited longest is first."""
+    return -job.waited, job.submitted, job.id
+
+
 def check(moves: Sequence[Move], problem: Problem, history: History, limits: Limits) -> Verdict:
     """Sort the moves into allowed and refused; what is allowed fits together without the rest.
 
@@ -101,15 +137,7 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
     """
     jobs = by_id(problem.jobs)
     started = {move.job for move in moves if move.kind == "start"}
-    starving = [
-        job
-        for job in problem.jobs
-        if job.placement is None
-        and job.startable
-        and not job.fixed
-        and job.waited > limits.max_wait
-        and job.id not in started
-    ]
+    starving = [job for job in problem.jobs if _starved(job, limits) and job.id not in started]
     refused: dict[JobId, str] = {}
     for move in moves:
         job = jobs.get(move.job)
@@ -273,7 +301,7 @@ def _starves(move: Move, job: Job, starving: Sequence[Job]) -> str:
     if move.target is None or (job.placement is not None and not grows(move, job)):
         return ""
     for other in starving:
-        longest = other.waited >= job.waited and other.id != job.id and other.tier >= job.tier
-        if longest and not other.nodes.isdisjoint(move.target.nodes):
+        ahead = _place_in_line(other) < _place_in_line(job) and other.tier >= job.tier
+        if ahead and not other.nodes.isdisjoint(move.target.nodes):
             return f"job {other.id} has waited {lasting(other.waited)} and comes first"
     return ""

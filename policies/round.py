@@ -14,7 +14,7 @@ import numpy as np
 
 from ones.policies.caps import kept_off, narrow, without
 from ones.policies.cutting import held_down, within
-from ones.policies.guard import History, Limits, Verdict, check, freeze, in_turn
+from ones.policies.guard import History, Limits, Verdict, check, freeze, in_turn, one_first
 from ones.policies.invariants import PlanError, faults
 from ones.policies.live import settle
 from ones.policies.model import Job, JobId, Plan, Policy, Problem, SharesGpus
@@ -62,7 +62,7 @@ class _Round:
 
     def decide(self, problem: Problem, rng: np.random.Generator) -> Decided:
         """One decision. Raises _Refused where the policy breaks a job's or the cluster's terms."""
-        shown, capped = problem, dict[JobId, str]()
+        shown, capped = one_first(problem, self.limits), dict[JobId, str]()
         for _ in range(1 + AGAIN):
             plan, memory = self._plan(shown, rng)
             cut = within(shown, plan)

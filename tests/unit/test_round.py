@@ -15,7 +15,17 @@ from policy_builders import a_cluster, a_job, a_problem, on
 from ones.policies.fifo import Fifo
 from ones.policies.guard import History, Limits
 from ones.policies.invariants import validate
-from ones.policies.model import Assignment, Job, JobId, Node, Placement, Plan, Policy, Problem
+from ones.policies.model import (
+    MAX_WAIT,
+    Assignment,
+    Job,
+    JobId,
+    Node,
+    Placement,
+    Plan,
+    Policy,
+    Problem,
+)
 from ones.policies.registry import make, names
 from ones.policies.round import Decided, decide
 
@@ -227,3 +237,16 @@ def test_no_policy_writes_into_the_memory_that_it_was_handed(name: str) -> None:
             for job in jobs
         ]
         memory = after
+
+
+@pytest.mark.parametrize("policy", sorted(names()))
+@pytest.mark.parametrize("waited", [(40000.0, 30000.0), (20000.0, 20000.0)])
+def test_of_two_that_have_waited_too_long_the_first_is_started(
+    policy: str, waited: tuple[float, float]
+) -> None:
+    """The policy may make more of the other one, which nobody starts before it."""
+    nodes = [replace(NODES[0], taken=3), replace(NODES[1], taken=4)]
+    jobs = [replace(job, waited=since) for job, since in zip(singles(2), waited, strict=True)]
+    problem = a_problem(jobs, nodes, now=50000.0, left={1: 9000.0, 2: 100.0})
+    found = decided(problem, make(policy, max_wait=MAX_WAIT))
+    assert started(found) == {1}, found.verdict.refused
