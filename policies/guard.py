@@ -94,9 +94,9 @@ def freeze(problem: Problem, history: History, limits: Limits) -> Problem:
 
 
 def one_first(problem: Problem, limits: Limits) -> Problem:
-    """The problem as policies are to see it: of those that have waited too long, only he who has
-    waited longest counts as one of them, wherever they compete. `check` lets no other go before
-    him, so that a plan that starts another one first would start nobody.
+    """The problem as policies are to see it: of jobs that have waited too long and compete for
+    nodes, only the one that has waited longest counts as such. `check` lets no other go before it,
+    so that a plan that starts another one first would start nobody.
     """
     late = [job for job in problem.jobs if _starved(job, limits)]
     late.sort(key=_place_in_line)

@@ -96,7 +96,7 @@ def _restart(problem: Problem, job: Job) -> Move:
 def _again(problem: Problem, job: Job) -> Placement | None:
     """What it has, or the most of it that one allocation can promise; None: nothing."""
     assert job.placement is not None, "it runs"
-    if job.stays or job.share:
+    if job.stays or job.share or job.beside is not None:
         return None
     usable = {node.name for node in problem.nodes if node.usable} & (job.nodes - job.closed)
     there = {name: gpus for name, gpus in job.placement.gpus_on if name in usable}

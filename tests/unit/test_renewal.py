@@ -89,6 +89,7 @@ def test_short_limits_leave_less_time_for_it() -> None:
         a_run(keeps=ONE, closed=frozenset({"n1"})),
         a_run(stays="a reservation leaves it no node"),
         a_run(share=True, beside=JobId(2)),
+        a_run(beside=JobId(2)),
     ],
 )
 def test_who_could_not_start_there_again_makes_way(job: Job) -> None:
