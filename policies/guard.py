@@ -94,9 +94,11 @@ def freeze(problem: Problem, history: History, limits: Limits) -> Problem:
 
 
 def one_first(problem: Problem, limits: Limits) -> Problem:
-    """The problem as policies are to see it: of jobs that have waited too long and compete for
-    nodes, only the one that has waited longest counts as such. `check` lets no other go before it,
-    so that a plan that starts another one first would start nobody.
+    """The problem with only the first of the jobs that have waited too long and compete for nodes;
+    the others count as if they had not.
+
+    To a policy all of them are equal, and `check` starts none before the one that has waited
+    longest: a plan that starts another one first starts nobody.
     """
     late = [job for job in problem.jobs if _starved(job, limits)]
     late.sort(key=_place_in_line)
@@ -116,6 +118,13 @@ def one_first(problem: Problem, limits: Limits) -> Problem:
             for job in problem.jobs
         ),
     )
+
+
+def kept_waiting(verdict: Verdict, problem: Problem, limits: Limits) -> bool:
+    """Whether a job that has waited too long is not started although the plan would have it."""
+    jobs = by_id(problem.jobs)
+    starts = (one.move.job for one in verdict.refused if one.move.kind == "start")
+    return any(id_ in jobs and _starved(jobs[id_], limits) for id_ in starts)
 
 
 def _starved(job: Job, limits: Limits) -> bool:

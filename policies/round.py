@@ -14,7 +14,16 @@ import numpy as np
 
 from ones.policies.caps import kept_off, narrow, without
 from ones.policies.cutting import held_down, within
-from ones.policies.guard import History, Limits, Verdict, check, freeze, in_turn, one_first
+from ones.policies.guard import (
+    History,
+    Limits,
+    Verdict,
+    check,
+    freeze,
+    in_turn,
+    kept_waiting,
+    one_first,
+)
 from ones.policies.invariants import PlanError, faults
 from ones.policies.live import settle
 from ones.policies.model import Job, JobId, Plan, Policy, Problem, SharesGpus
@@ -62,7 +71,15 @@ class _Round:
 
     def decide(self, problem: Problem, rng: np.random.Generator) -> Decided:
         """One decision. Raises _Refused where the policy breaks a job's or the cluster's terms."""
-        shown, capped = one_first(problem, self.limits), dict[JobId, str]()
+        decided = self._decide(problem, problem, rng)
+        if kept_waiting(decided.verdict, problem, self.limits):
+            first = one_first(problem, self.limits)
+            decided = self._decide(problem, first, rng) if first is not problem else decided
+        return decided
+
+    def _decide(self, problem: Problem, shown: Problem, rng: np.random.Generator) -> Decided:
+        """One decision, with the problem as the policy is to see it."""
+        capped = dict[JobId, str]()
         for _ in range(1 + AGAIN):
             plan, memory = self._plan(shown, rng)
             cut = within(shown, plan)

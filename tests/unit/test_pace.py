@@ -166,4 +166,4 @@ def test_in_a_replay_nobody_falls_as_far_behind_with_the_bound() -> None:
         return Fairness.of(run, rigid)
 
     free, bound = fairness(Limits()), fairness(Limits(max_slowdown=1.1))
-    assert bound.classes["elastic"].worst < 0.5 * free.classes["elastic"].worst
+    assert bound.classes["elastic"].worst < 1.5 < free.classes["elastic"].worst

@@ -239,6 +239,16 @@ def test_no_policy_writes_into_the_memory_that_it_was_handed(name: str) -> None:
         memory = after
 
 
+def test_of_two_that_have_waited_too_long_both_are_started_where_there_is_room() -> None:
+    jobs = [replace(job, waited=40000.0 - int(job.id)) for job in singles(2)]
+    other = a_job(3, "1", requested=1, nodes=NODES)
+    nodes = [replace(NODES[0], taken=2), replace(NODES[1], taken=4)]
+    left = {1: 9000.0, 2: 9000.0, 3: 10.0}
+    problem = a_problem([*jobs, other], nodes, now=50000.0, left=left)
+    found = decided(problem, make("ones", max_wait=MAX_WAIT))
+    assert started(found) == {1, 2}
+
+
 @pytest.mark.parametrize("policy", sorted(names()))
 @pytest.mark.parametrize("waited", [(40000.0, 30000.0), (20000.0, 20000.0)])
 def test_of_two_that_have_waited_too_long_the_first_is_started(
