@@ -10,9 +10,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from steering import Steering
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = 3  # times as long as on a quiet machine may be waited for what is sure to come
@@ -119,6 +122,17 @@ def cluster() -> Iterator[Cluster]:
     """The cluster $ONES_CLUSTER_NAME (ones-test), brought up and taken down unless it was up."""
     with cluster_up(cluster_name()) as here:
         yield here
+
+
+@pytest.fixture
+def onesd(cluster: Cluster) -> Iterator[Steering]:
+    """onesd on that cluster, of which nothing is left before and after the test."""
+    from steering import Steering  # of tests/cluster, which only its own tests find
+
+    steering = Steering(cluster)
+    steering.prepare()
+    yield steering
+    steering.prepare()
 
 
 @contextmanager

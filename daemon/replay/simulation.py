@@ -229,9 +229,8 @@ class _Simulation:
         )
 
     def _as_seen(self, job: SimulatedJob) -> Job:
-        seen = replace(job.as_seen(), time_left=job.time_left(self.now))
         lent = self.plain is not None and job.id in self.plain.lent
-        return replace(seen, queued=True) if lent else seen
+        return replace(job.as_seen(), time_left=job.time_left(self.now), queued=lent)
 
     def _within_rules(self, problem: Problem) -> tuple[Problem, Collection[JobId]]:
         """With the site's order, limits and reservations, as onesd reads them of Slurm; and the

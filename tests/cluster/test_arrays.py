@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,14 +11,6 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def onesd(cluster: Cluster) -> Iterator[Steering]:
-    steering = Steering(cluster)
-    steering.prepare()
-    yield steering
-    steering.prepare()
 
 
 def tasks_of(cluster: Cluster, array: int) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,14 +12,6 @@ if TYPE_CHECKING:
     from conftest import Cluster
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def onesd(cluster: Cluster) -> Iterator[Steering]:
-    steering = Steering(cluster)
-    steering.prepare()
-    yield steering
-    steering.prepare()
 
 
 def test_a_script_is_told_what_runs_of_its_name_have_used(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,14 +19,6 @@ pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
 POINTS = (6, 13)  # of a resize: the job is asked, or is held between two runs
 ALIVE = ("PENDING", "CONFIGURING", "RUNNING")  # slurmctld's prolog runs while it configures
-
-
-@pytest.fixture
-def onesd(cluster: Cluster) -> Iterator[Steering]:
-    steering = Steering(cluster)
-    steering.prepare()
-    yield steering
-    steering.prepare()
 
 
 def sacct(cluster: Cluster, job: int) -> list[tuple[int, int, int]]:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 import pytest
 from steering import Steering
 
-if TYPE_CHECKING:
-    from conftest import Cluster
-
 pytestmark = pytest.mark.cluster
 RENEWED = "its time limit of 00:02:00 is of 2 GPUs, and it has had less"
-
-
-@pytest.fixture
-def onesd(cluster: Cluster) -> Iterator[Steering]:
-    steering = Steering(cluster)
-    steering.prepare()
-    yield steering
-    steering.prepare()
 
 
 def test_a_time_limit_is_of_the_gpus_that_a_job_asked_for(onesd: Steering) -> None:

@@ -56,6 +56,16 @@ def is_another(record: JobRecord, row: sqlite3.Row, *, lapsed: bool = False) -> 
 Piece = tuple[float, float, int]  # (start, end, GPUs) of what a job holds
 
 
+def pieces_of(
+    started: float, ended: float, gpus: int, earlier: Iterable[tuple[float, int]] = ()
+) -> Iterator[Piece]:
+    """What a run held one after the other: before `gpus` so many until then, oldest first."""
+    for until, held in earlier:
+        yield started, until, held
+        started = until
+    yield started, ended, gpus
+
+
 @dataclass(slots=True)
 class _Parts:
     """What is written of one job's life."""
@@ -80,11 +90,7 @@ class _Parts:
         return Past(submitted, executed, max(0.0, now - submitted - executed), used)
 
     def _run(self, ordinal: int, started: float, ended: float, gpus: int) -> Iterator[Piece]:
-        """What a run held one after the other, `gpus` at last."""
-        for until, held in self.shrinks.get(ordinal, ()):
-            yield started, until, held
-            started = until
-        yield started, ended, gpus
+        return pieces_of(started, ended, gpus, self.shrinks.get(ordinal, ()))
 
 
 def limit_used(pieces: Iterable[Piece], requested: int) -> float:

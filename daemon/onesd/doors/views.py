@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ones.daemon.onesd.books import needs
+from ones.daemon.onesd.books.jobs import pieces_of
 from ones.daemon.onesd.books.lives import KnownJob
 from ones.daemon.onesd.doors import gained, waiting
 from ones.daemon.onesd.outcome import Round
@@ -327,12 +328,10 @@ def _earlier(controller: Service, number: int, moves: list[Json]) -> dict[int, l
 
 def _gpu_seconds(run: Json) -> float:
     """Of a run or a satellite; `gpus` is what it held last."""
-    total, since = 0.0, run["started"] or 0.0
-    end = since + run["elapsed"]
-    for held in run.get("earlier", ()):
-        total += held["gpus"] * (held["until"] - since)
-        since = held["until"]
-    return float(total + run["gpus"] * (end - since))
+    since = run["started"] or 0.0
+    earlier = ((held["until"], held["gpus"]) for held in run.get("earlier", ()))
+    pieces = pieces_of(since, since + run["elapsed"], run["gpus"], earlier)
+    return float(sum(gpus * (ended - started) for started, ended, gpus in pieces))
 
 
 def _recoveries(controller: Service, number: int) -> list[Json]:
