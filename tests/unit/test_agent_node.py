@@ -406,11 +406,13 @@ def test_metrics_are_served_in_base_units(at_site: Callable[[Work], None]) -> No
         await site.pushed(1)
         runner = await serve(site.agent.metrics, "127.0.0.1:0")
         port = runner.addresses[0][1]
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{port}/metrics") as answer,
-        ):
-            lines = (await answer.text()).splitlines()
+        lines: list[str] = []
+        pushed = 'ones_agent_pushes_total{outcome="taken"} 1.0'
+        # The controller has the report before the agent has its answer, and counts it.
+        async with asyncio.timeout(15), aiohttp.ClientSession() as session:
+            while pushed not in lines:
+                async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                    lines = (await answer.text()).splitlines()
         await runner.cleanup()
         of = f'Hostname="{socket.gethostname()}",UUID="GPU-0"'
         assert f'ones_gpu_utilization_ratio{{{of},gpu="0",node="n1"}} 0.5' in lines
@@ -418,7 +420,7 @@ def test_metrics_are_served_in_base_units(at_site: Callable[[Work], None]) -> No
         assert any(line.startswith("ones_gpu_healthy{") and 'gpu="1"' in line for line in lines)
         on = f'{{{of},evidence="slurmstepd",gpu="0",jobid="7",node="n1"}}'
         assert f"ones_gpu_job_info{on} 1.0" in lines
-        assert 'ones_agent_pushes_total{outcome="taken"} 1.0' in lines
+        assert pushed in lines
 
     at_site(work)
 
