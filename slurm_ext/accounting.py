@@ -48,7 +48,10 @@ def runs_of(commands: Commands, jobs: Iterable[int]) -> list[Run]:
 
 
 def _whole(parts: list[Run]) -> Run:
-    """Slurm writes a record whenever a run gets smaller; each says the start of the whole run."""
+    """Slurm writes a record whenever a run gets smaller; each says the start of the whole run.
+
+    But one alone for all that a run held within a second: what it had before is lost then.
+    """
     before = tuple(
         Held(until=part.ended, nodes=part.nodes, gpus=part.gpus)
         for part in parts[:-1]

@@ -23,6 +23,10 @@ NODES = ("ctl", "n1", "n2", "n3", "n4")
 LAST_WORDS = """
 squeue --all; sinfo --Node; timeout 5 onesctl status; timeout 5 onesctl jobs
 tail -n 60 /var/log/ones/onesd.log
+sacct --allusers --allocations --duplicates --starttime=now-30minutes \
+    --format=jobid,user%8,state%20,exitcode,submit,start,end,restarts,nodelist | tail -n 20
+tail -n 20 $(ls -t $(find /home -name '*.out' -newermt '-30 minutes') | head -n 2)
+tail -n 40 /var/log/slurm/slurmctld.log; tail -n 10 /var/log/slurm/slurmdbd.log
 """
 
 
