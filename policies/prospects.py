@@ -95,8 +95,7 @@ class Prospects:
         for job in self._problem.jobs:
             if job.placement is None:
                 continue
-            ended = ended_in(job, self._problem.outlooks.get(job.id), self._problem.now)
-            limit = NEVER if ended is None else ended
+            limit = ended_in(job, self._problem.outlooks.get(job.id), self._problem.now)
             left = NEVER
             if self._problem.outlooks[job.id].points:  # otherwise its end is a mere guess
                 left = foreseeable(seconds_left_on(self._problem, job, job.placement))

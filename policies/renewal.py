@@ -10,6 +10,7 @@ what it would have done at its own request; what it had beyond that is not held 
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 
 from ones.policies.forecast import foreseeable, seconds_left_on
 from ones.policies.model import Job, JobId, Outlook, Placement, Problem, Seconds
@@ -42,9 +43,11 @@ def renewals(problem: Problem, moving: Collection[JobId]) -> list[Move]:
     ]
 
 
-def ended_in(job: Job, outlook: Outlook | None, now: Seconds) -> Seconds | None:
-    """Seconds until its time limit ends the running job; None: it doesn't."""
-    return None if _goes_on(job, outlook, now) else job.time_left
+def ended_in(job: Job, outlook: Outlook | None, now: Seconds) -> Seconds:
+    """Seconds until its time limit ends the running job; inf: it doesn't."""
+    if job.time_left is None or _goes_on(job, outlook, now):
+        return inf
+    return job.time_left
 
 
 def _goes_on(job: Job, outlook: Outlook | None, now: Seconds) -> bool:

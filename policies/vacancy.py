@@ -25,9 +25,8 @@ def vacancy(
     for other in problem.jobs:
         if other.placement is None or other.id == job.id:
             continue
-        ended = ended_in(other, problem.outlooks.get(other.id), problem.now)
-        left = seconds_left_on(problem, other, other.placement)
-        left = min(left, NEVER if ended is None else ended)
+        limit = ended_in(other, problem.outlooks.get(other.id), problem.now)
+        left = min(limit, seconds_left_on(problem, other, other.placement))
         for name, gpus in other.placement.gpus_on:
             ends.setdefault(name, []).append((left, gpus))
             held[name] = held.get(name, 0) + gpus

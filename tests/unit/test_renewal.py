@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_what_a_live_job_has_is_asked_for_as_far_as_an_allocation_can_promise_it
 
 
 def test_a_limit_that_will_not_end_a_job_is_no_end() -> None:
-    assert ended_in(a_run(), None, NOW) is None
+    assert ended_in(a_run(), None, NOW) == inf
     assert ended_in(a_run(on(n1=4)), None, NOW) == LIMIT - NOW
 
 

@@ -290,7 +290,6 @@ class Rollout:
 
     def _ends_at(self, job: JobId) -> Seconds:
         limit = ended_in(self.jobs[job], self.outlooks[job], self.now)
-        limit = inf if limit is None else limit
         return self.now + min(self.pauses.get(job, 0.0) + self.left[job], limit)
 
     def _pass(self, until: Seconds) -> None:
@@ -333,7 +332,7 @@ class Rollout:
         if id_ == self.which:
             self.end = at - self.began
             limit = ended_in(self.jobs[id_], self.outlooks[id_], self.now)
-            self.at_limit = limit is not None and limit < self.left[id_]
+            self.at_limit = limit < self.left[id_]
         del self.jobs[id_], self.outlooks[id_], self.left[id_]
 
     def _cut_short(self) -> None:
