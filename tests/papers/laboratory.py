@@ -23,9 +23,10 @@ PartitionName=lab Nodes=g[0001-{nodes:04}] State=UP MaxTime=INFINITE DefMemPerCP
 MaxJobCount=50000
 """
 # A busy host answers late, and each slurmd needs files of its own. The scheduler has the pace of
-# Slurm's defaults, with what its manual advises for long queues; that of the tests' cluster is for
-# impatient tests. All jobs of the cluster are on one host: what looks for each job's processes
-# would read those of all.
+# Slurm's defaults, with what its manual advises for long queues: without the last of it backfill
+# keeps slurmctld's locks for two seconds at a time, in which nobody is answered. That of the
+# tests' cluster is for impatient tests. All jobs of the cluster are on one host: what looks for
+# each job's processes would read those of all.
 CHANGED = {
     "SlurmdTimeout": "3000",
     "SlurmctldTimeout": "300",
@@ -33,7 +34,8 @@ CHANGED = {
     "SlurmdSpoolDir": "/var/lib/slurm/slurmd/%n",
     "SlurmdPidFile": "/run/slurm/slurmd.%n.pid",
     "SlurmdLogFile": "/var/log/slurm/slurmd.%n.log",
-    "SchedulerParameters": "defer,batch_sched_delay=3,sched_interval=15,bf_interval=30,bf_continue",
+    "SchedulerParameters": "defer,batch_sched_delay=3,sched_interval=15,bf_interval=30,bf_continue"
+    ",bf_yield_interval=100000",
     "JobAcctGatherType": "jobacct_gather/none",
     "ProctrackType": "proctrack/pgid",
     "AccountingStorageTRES": "gres/gpu,gres/gpu:a100,gres/gpu:v100,gres/gpu:k80,gres/shard",

@@ -29,7 +29,7 @@ from ones.slurm_ext.moves import BY_OWNER, MoveRecord
 from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import Snapshot
 
-IN_A_ROUND: Seconds = 0.5  # for each kind of what a round itself asks of Slurm for waiting jobs
+IN_A_ROUND: Seconds = 0.25  # for each kind of what a round itself asks of Slurm for waiting jobs
 NODELESS = 120.0  # seconds for which a job must fit no node before it is let go for that
 
 
