@@ -39,9 +39,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """A test that fails on a cluster tells what the cluster and onesd were at."""
     report = (yield).get_result()
-    given = getattr(item, "funcargs", {})
-    cluster = given.get("cluster") or getattr(given.get("pair"), "cluster", None)
-    if report.when == "call" and report.failed and isinstance(cluster, Cluster):
+    given = getattr(item, "funcargs", {}).values()
+    found = (getattr(one, "cluster", one) for one in given)
+    cluster = next((one for one in found if isinstance(one, Cluster)), None)
+    if report.when == "call" and report.failed and cluster is not None:
         said = cluster.run("ctl", LAST_WORDS, check=False)
         report.sections.append((f"{cluster.name} when it failed", said.stdout + said.stderr))
 

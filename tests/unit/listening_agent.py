@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -35,18 +36,20 @@ class ListeningAgent:
             self._socket.close()
 
     def _serve(self, listening: socket.socket) -> None:
-        try:
+        with suppress(OSError):  # of `down`
             while True:
                 connection, _ = listening.accept()
-                with connection, connection.makefile("rb") as lines:
-                    for line in lines:
-                        self.taken.append(line)
-                        reply: dict[str, object] = {"ok": not self.refuse, "error": "not your job"}
-                        if self.batch is not None:
-                            reply["batch"] = self.batch
-                        connection.sendall(json.dumps(reply).encode() + b"\n")
-        except OSError:
-            pass
+                with suppress(ConnectionError):  # of a job that was killed before its answer
+                    self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                self.taken.append(line)
+                reply: dict[str, object] = {"ok": not self.refuse, "error": "not your job"}
+                if self.batch is not None:
+                    reply["batch"] = self.batch
+                connection.sendall(json.dumps(reply).encode() + b"\n")
 
     def wait_for(self, count: int) -> list[Report | Checkpoint]:
         eventually(lambda: len(self.taken) >= count)
