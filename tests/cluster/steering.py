@@ -63,9 +63,14 @@ class Steering:
         time.sleep(3)  # an answer of the node's that is under way would bring it back
         self.cluster.run("ctl", f"scontrol update NodeName={node} State=DOWN Reason=test")
 
-    def requeued_without_delay(self, job: int) -> None:
-        """Slurm lets the job of a lost node wait for two minutes: for remains, here frozen ones."""
-        self.wait(job, ["PENDING"], within=60)
+    def requeued_without_delay(self, job: int, *, within: float = 60) -> None:
+        """Have a job that Slurm requeues within so many seconds start again at once.
+
+        Slurm lets it wait for two minutes, for what may be left of its last run. In the second in
+        which that was stopped slurmd would refuse the next one ("Job credential revoked").
+        """
+        self.wait(job, ["PENDING"], within=within)
+        time.sleep(1)
         self.cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")
 
     def _find_again(self, node: str) -> None:

@@ -130,9 +130,7 @@ def test_a_partition_that_is_down_starts_nothing_and_stops_nobody(
     onesd.wait(waits, ["COMPLETED"], within=120)
 
 
-def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(
-    onesd: Steering, cluster: Cluster
-) -> None:
+def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(onesd: Steering) -> None:
     """Slurm puts it back for a job of a higher tier; its runs are told as Slurm counts them."""
     fresh(onesd)
     onesd.start("--policy", "fifo")
@@ -140,8 +138,7 @@ def test_a_job_that_slurm_preempts_is_planned_anew_and_goes_on(
     node = onesd.slurm(job, "NodeList")
     urgent = onesd.submit("bob", "-p", "high", "--gpus=4", "-w", node, "--wrap=sleep 600")
     onesd.wait(urgent, ["RUNNING"], within=60)
-    onesd.wait(job, ["PENDING"], within=30)
-    cluster.run("ctl", f"scontrol update JobId={job} StartTime=now")  # Slurm waits for two minutes
+    onesd.requeued_without_delay(job, within=30)
     onesd.wait(job, ["RUNNING"], within=60)
     assert {onesd.slurm(job, "NodeList"), node} == {"n1", "n2"}
     assert onesd.slurm(job, "RestartCnt") == "1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -83,12 +82,7 @@ def test_submitits_own_signal_has_the_job_start_again_from_its_checkpoint(recipe
     recipes.resize(job, 2)
     recipes.resize(job, 1)
     recipes.cluster.run("ctl", ["scancel", "--signal=USR2", str(job)], "alice")
-    recipes.steering.wait(job, ["PENDING"], within=30)
-    # Slurm would wait for two minutes. A run that starts in the second in which the last one was
-    # stopped fails ("Job credential revoked").
-    time.sleep(1)
-    at_once = ["scontrol", "update", f"job={job}", "StartTime=now"]
-    recipes.cluster.run("ctl", at_once, "alice")
+    recipes.steering.requeued_without_delay(job, within=30)
     recipes.steering.wait(job, ["COMPLETED"], within=180)
     lines = recipes.lasting(job)
     each_sample_once(lines, EPOCHS)
