@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ones.daemon.onesd.refresh import Refresher
 from ones.slurm_ext.cluster import Cluster
@@ -27,5 +27,5 @@ class Operators:
         self._refresher.refresh("operators")
         return user in self._names
 
-    def _ask(self, _: str) -> None:
+    def _ask(self, _: Sequence[str]) -> None:
         self._names = self._cluster.operators()

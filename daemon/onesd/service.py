@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ones.daemon.config import Config
@@ -94,9 +94,9 @@ class Service:
         """What the last round failed on, or ''."""
         return self._rounds.trouble
 
-    def open_moves(self) -> list[MoveRecord | LiveMove]:
-        """The moves under way."""
-        return self._moves.open()
+    def open_moves(self, of: Iterable[int] | None = None) -> list[MoveRecord | LiveMove]:
+        """The moves under way; `of` these jobs alone."""
+        return self._moves.open(of)
 
     def unusable(self, node: NodeRecord) -> str:
         """Why nothing new is placed on a node, or ''."""

@@ -122,13 +122,17 @@ class Load:
         root = number % 10 == 0
         uid = int(USERS[number % len(USERS)].removeprefix("uid-"))
         line = Line(path=self.unix) if root else Line(port=self.port)
-        kind, own = "onesctl, all jobs" if root else "onesctl, own jobs", list[int]()
+        own = list[int]()
         await asyncio.sleep(self.rng.uniform(0, ASKS_EVERY))
         while True:
             for question in QUESTIONS:
-                path = f"/v1/{question}"
+                path, kind = f"/v1/{question}", f"onesctl {question}"
                 if own and self.rng.random() < 0.5:
-                    path = f"/v1/{self.rng.choice(('jobs', 'explain'))}/{self.rng.choice(own)}"
+                    about_one = self.rng.choice(("jobs", "explain"))
+                    path = f"/v1/{about_one}/{self.rng.choice(own)}"
+                    kind = "onesctl job" if about_one == "jobs" else "onesctl explain"
+                if root:
+                    kind = "onesctl as root"
                 signed = "" if root else sealing.sign_as(uid, CTL_PURPOSE, f"GET {path}", b"")
                 body = await self._ask(kind, line, _request("GET", path, b"", signed))
                 if path == "/v1/jobs" and body:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from patience import eventually
 
 from ones.daemon.onesd.operators import Operators
-from ones.daemon.onesd.refresh import Refresher
+from ones.daemon.onesd.refresh import MOST_AT_ONCE, Refresher
 from ones.slurm_ext.command_reader import CommandReader
 from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.errors import SlurmError
@@ -21,15 +21,15 @@ class Slurm:
     """Answers, refuses, or hangs until it is let go."""
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
+        self.asked: list[tuple[object, ...]] = []
         self.at_once = 0
         self.most_at_once = 0
         self.fault = False
         self.hangs = threading.Event()
         self.hangs.set()
 
-    def __call__(self, key: object) -> None:
-        self.asked.append(key)
+    def __call__(self, keys: Sequence[object]) -> None:
+        self.asked.append(tuple(keys))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -53,10 +53,10 @@ def test_an_answer_is_fresh_for_some_seconds(slurm: Slurm) -> None:
     assert asking.refresh(7) == 0
     now[0] += 4
     assert asking.refresh(7) == 4
-    assert slurm.asked == [7]
+    assert slurm.asked == [(7,)]
     now[0] += 4
     assert asking.refresh(7) == 0
-    assert slurm.asked == [7, 7]
+    assert slurm.asked == [(7,), (7,)]
 
 
 def test_a_question_that_hangs_holds_up_nobody_and_has_no_second_beside_it(slurm: Slurm) -> None:
@@ -85,7 +85,36 @@ def test_many_who_ask_at_once_are_one_question_at_a_time(slurm: Slurm) -> None:
     for thread in threads:
         thread.join()
     assert slurm.most_at_once == 1
-    assert len(slurm.asked) == 3
+    assert sorted(key for keys in slurm.asked for key in keys) == [0, 1, 2]
+
+
+def test_what_is_wanted_while_a_question_is_under_way_is_asked_all_at_once(slurm: Slurm) -> None:
+    asking = Refresher("sacct", slurm, fresh=5, patience=20)
+    slurm.hangs.clear()
+    threads = [threading.Thread(target=asking.refresh, args=(job,)) for job in (1, *range(1, 30))]
+    threads[0].start()
+    eventually(lambda: slurm.at_once == 1)
+    for thread in threads[1:]:
+        thread.start()
+    eventually(lambda: len(asking._wanted) == 28)
+    slurm.hangs.set()
+    for thread in threads:
+        thread.join()
+    assert slurm.asked == [(1,), tuple(range(2, 30))]
+
+
+def test_no_question_is_about_more_than_it_may_be(slurm: Slurm) -> None:
+    asking = Refresher("sacct", slurm, fresh=5, patience=20)
+    slurm.hangs.clear()
+    jobs = MOST_AT_ONCE + 20
+    threads = [threading.Thread(target=asking.refresh, args=(job,)) for job in range(jobs)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(asking._wanted) == jobs - 1)
+    slurm.hangs.set()
+    for thread in threads:
+        thread.join()
+    assert [len(keys) for keys in slurm.asked] == [1, MOST_AT_ONCE, 19]
 
 
 def slurm_of(commands: Commands) -> BothWays:

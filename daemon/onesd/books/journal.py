@@ -46,27 +46,39 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._read: dict[bool, dict[int, tuple[str, Any]]] = {}  # text and move, as read last
 
-    def open(self, read: Callable[[str], M], *, live: bool) -> list[M]:
-        """The moves under way, oldest first; those of live jobs, or the rest.
+    def open(
+        self, read: Callable[[str], M], *, live: bool, of: Iterable[int] | None = None
+    ) -> list[M]:
+        """The moves under way, oldest first; those of live jobs, or the rest. `of`: of these only.
 
         One that can't be read, of another version say, is ended, and its job planned for anew.
         """
         sign = "=" if live else "!="
+        some = "" if of is None else "AND job IN (SELECT value FROM json_each(?))"
         rows = self._store.rows(
-            f"SELECT id, job, record FROM moves WHERE open = 1 AND kind {sign} 'live' ORDER BY id"
+            f"SELECT id, job, record FROM moves WHERE open = 1 AND kind {sign} 'live' {some}"
+            " ORDER BY id",
+            *(() if of is None else [json.dumps(list(of))]),
         )
-        found = []
-        for row in rows:
+        # Asked for by each tick and by everybody who asks for jobs; few have changed since.
+        before, now = self._read.get(live, {}), dict[int, tuple[str, M]]()
+        for number, job, text in rows:
+            if (known := before.get(number)) is not None and known[0] == text:
+                now[number] = known
+                continue
             try:
-                found.append(read(row["record"]))
+                now[number] = text, read(text)
             except (ValueError, KeyError, TypeError, AttributeError) as fault:
                 why = f"abandoned: its record can't be read ({fault})"
-                log.error("job %d: move %d: %s", row["job"], row["id"], why)
+                log.error("job %d: move %d: %s", job, number, why)
                 self._store.write(
-                    "UPDATE moves SET open = 0, outcome = ? WHERE id = ?", why[:300], row["id"]
+                    "UPDATE moves SET open = 0, outcome = ? WHERE id = ?", why[:300], number
                 )
-        return found
+        if of is None:
+            self._read[live] = now
+        return [move for _, move in now.values()]
 
     def done(self, read: Callable[[str], M], *, since: float) -> list[M]:
         """The last moves of jobs with none under way, live ones left out, that were done then."""
@@ -147,11 +159,12 @@ class Journal:
         )
         return "" if row is None else str(row["kind"])
 
-    def counts(self) -> dict[int, int]:
-        """Moves of each job that has not ended."""
+    def counts(self, jobs: Iterable[int]) -> dict[int, int]:
+        """Moves of each of these jobs that has had any."""
         rows = self._store.rows(
             "SELECT job, count(*) AS n FROM moves"
-            " WHERE job IN (SELECT job FROM jobs WHERE ended IS NULL) GROUP BY job"
+            " WHERE job IN (SELECT value FROM json_each(?)) GROUP BY job",
+            json.dumps(list(jobs)),
         )
         return {row["job"]: row["n"] for row in rows}
 

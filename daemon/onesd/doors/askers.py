@@ -6,7 +6,7 @@ import os
 import pwd
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ones.daemon.credentials import CredentialError
 from ones.daemon.onesd.doors.connections import uid_of
-from ones.daemon.onesd.doors.workers import Bodies, Workers
+from ones.daemon.onesd.doors.workers import Bodies, Workers, is_there
 from ones.daemon.onesd.operators import Operators
 from ones.daemon.pace import Paces
 from ones.daemon.signatures import Signatures, Signed
@@ -59,8 +59,29 @@ class Question:
     body: bytes
 
 
+@dataclass(slots=True)
+class AgentRequest:
+    """What claims to come from a node's agent, read whole."""
+
+    node: str
+    body: bytes
+    _covered: bytes  # that its credential is to be signed for
+    _opened: Callable[[], Signed]
+    _signed: Signed | None = None
+
+    @property
+    def is_an_agents(self) -> bool:
+        """Whether its credential has been opened, and is an agent's."""
+        return self._signed is not None
+
+    def prove(self) -> None:
+        """Raises Unproved or NotAllowed; in a thread, since it may wait for munged."""
+        self._signed = self._signed or self._opened()
+        _must_cover(self._signed, self._covered)
+
+
 class Askers:
-    """Proves who asks, before it reads what."""
+    """Proves who asks, before it waits for what, and before anything comes of it."""
 
     def __init__(
         self,
@@ -83,28 +104,35 @@ class Askers:
     @asynccontextmanager
     async def agent(
         self, request: web.Request, purpose: str, *, most: int
-    ) -> AsyncIterator[Question]:
-        """An agent's request. Raises Unproved or NotAllowed before its body is read."""
+    ) -> AsyncIterator[AgentRequest]:
+        """An agent's request, which is proved where it is answered: in one thread, for thousands.
+
+        A body that has yet to come is waited for only if the credential is an agent's; else this
+        raises Unproved or NotAllowed.
+        """
         node = request.headers.get(NODE, "")
         if not node:
             raise Unproved(f"no node's name in the header {NODE}")
-        signed = await self._signed(request, purpose, node)
-        if signed.uid not in self._agents:
-            raise NotAllowed(signed.uid, f"uid {signed.uid} is no ones-agent here")
-        if request.method == "GET":
-            _must_cover(signed, request.match_info["job"].encode())
-            yield Question(signed.uid, b"")
-            return
+        opening = self._opening(request, purpose, node)
+
+        def opened() -> Signed:
+            signed = opening()
+            if signed.uid not in self._agents:
+                raise NotAllowed(signed.uid, f"uid {signed.uid} is no ones-agent here")
+            return signed
+
+        signed = None if is_there(request) else await self._seals.run(opened)
         async with self._bodies.of(request, most) as body:
-            _must_cover(signed, body)
-            yield Question(signed.uid, body)
+            covered = request.match_info["job"].encode() if request.method == "GET" else body
+            yield AgentRequest(node, body, covered, opened, signed)
 
     @asynccontextmanager
     async def anybody(self, request: web.Request) -> AsyncIterator[Question]:
         """A question of anybody, of whom few are under way. Raises Unproved or TooFast."""
         signed, uid = None, uid_of(request.transport)
         if uid is None:
-            signed = await self._signed(request, CTL_PURPOSE, f"{request.method} {request.path}")
+            subject = f"{request.method} {request.path}"
+            signed = await self._seals.run(self._opening(request, CTL_PURPOSE, subject))
             uid = signed.uid
         async with self.known(request, uid) as question:
             if signed is not None:
@@ -136,26 +164,29 @@ class Askers:
             name = f"uid-{uid}"
         return Peer(uid, name, trusted(uid) or self._operators.include(name))
 
-    async def seal(self, purpose: str, subject: str, body: bytes) -> str:
-        """Our own credential. Raises CredentialError."""
-        return await self._seals.run(lambda: self._signatures.sign(purpose, subject, body))
+    def seal(self, purpose: str, subject: str, body: bytes) -> str:
+        """Our own credential; in a thread. Raises CredentialError."""
+        return self._signatures.sign(purpose, subject, body)
 
     def credential_of(self, request: web.Request) -> str:
         """The credential of a request, or ''."""
         scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
         return credential if scheme == self._signatures.scheme else ""
 
-    async def _signed(self, request: web.Request, purpose: str, subject: str) -> Signed:
+    def _opening(self, request: web.Request, purpose: str, subject: str) -> Callable[[], Signed]:
+        """What tells who has signed it, in a thread, or raises Unproved; which this does, too."""
         credential = self.credential_of(request)
         if not credential:
             wanted = self._signatures.scheme.lower()
             raise Unproved(f"no {wanted} credential in the request (auth_type)")
-        try:
-            return await self._seals.run(
-                lambda: self._signatures.signed(credential, purpose, subject)
-            )
-        except CredentialError as fault:
-            raise Unproved(str(fault).splitlines()[0]) from None
+
+        def opened() -> Signed:
+            try:
+                return self._signatures.signed(credential, purpose, subject)
+            except CredentialError as fault:
+                raise Unproved(str(fault).splitlines()[0]) from None
+
+        return opened
 
 
 def trusted(uid: int) -> bool:

@@ -25,7 +25,7 @@ from ones.daemon.descriptors import for_visitors
 from ones.daemon.onesd.audit import Audit
 from ones.daemon.onesd.books import needs
 from ones.daemon.onesd.doors import connections, views, where
-from ones.daemon.onesd.doors.askers import Askers, Peer, trusted
+from ones.daemon.onesd.doors.askers import AgentRequest, Askers, Peer, trusted
 from ones.daemon.onesd.doors.connections import Connections, address_of
 from ones.daemon.onesd.doors.failures import Failures, Handler
 from ones.daemon.onesd.doors.listening import Listening
@@ -42,7 +42,6 @@ from ones.daemon.wire import (
     HEARD_PURPOSE,
     LEASE_PURPOSE,
     MOST_REPORT,
-    NODE,
     NODE_REPORT,
     Heard,
     Live,
@@ -81,9 +80,10 @@ class Api:
             controller.operators,
             Bodies(MOST_BODIES),
         )
-        self._reports = Workers("reports", threads=2, waiting=512)
+        self._reports = Workers("reports", threads=4, waiting=512)
         self._questions = Workers("questions", threads=4, waiting=64)
         self._orders = Workers("questions of administrators", threads=2, waiting=64)
+        self.lives = Workers("questions about one job", threads=16, waiting=64)  # wait for sacct
         self._scrapes = Workers("questions of Prometheus", threads=1, waiting=8)
         self._forecasts = Workers("forecasts", threads=1, waiting=4)
         self._forecaster = Forecaster()
@@ -96,7 +96,7 @@ class Api:
         self.no_page = "this onesd serves no page; see [page] of its configuration"
         self.runs: Refresher[int] = Refresher(
             "sacct",
-            lambda job: controller.refresh_runs([job]),
+            controller.refresh_runs,
             fresh=RUNS_FRESH,
             patience=RUNS_PATIENCE,
         )
@@ -165,16 +165,62 @@ class Api:
             await self._metrics_apart.runner.cleanup()
         self.askers.close()
         self._forecaster.close()
-        asked = self._questions, self._orders, self._scrapes, self._forecasts
+        asked = self._questions, self._orders, self.lives, self._scrapes, self._forecasts
         for workers in (self._reports, *asked):
             workers.close()
 
     async def _agent(self, request: web.Request) -> web.Response:
-        async with self.askers.agent(request, AGENT_PURPOSE, most=MOST_REPORT) as question:
-            self._connections.proved(request.transport)
-            node = request.headers[NODE]
-            heard = await self._reports.run(lambda: self._hear(node, question.body))
-        return await self._answer(request, msgspec.json.encode(heard))
+        def hear(asked: AgentRequest) -> tuple[int, bytes]:
+            return 200, msgspec.json.encode(self._hear(asked.node, asked.body))
+
+        return await self._to_agent(request, AGENT_PURPOSE, hear, most=MOST_REPORT)
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        job = request.match_info["job"]
+
+        def tell(_: AgentRequest) -> tuple[int, bytes]:
+            lease = self._controller.lease(int(job))
+            if lease is None:
+                error = {"error": f"job {job} is not elastic, or not known yet"}
+                return 404, msgspec.json.encode(error)
+            # Orders come with answers to reports only.
+            return 200, msgspec.json.encode(msgspec.structs.replace(lease, order=None))
+
+        return await self._to_agent(request, LEASE_PURPOSE, tell, most=0)
+
+    async def _to_agent(
+        self,
+        request: web.Request,
+        purpose: str,
+        answer: Callable[[AgentRequest], tuple[int, bytes]],
+        *,
+        most: int,
+    ) -> web.Response:
+        """Status and body of the answer, under our own credential, which fits this answer to this
+        very request only."""
+        async with self.askers.agent(request, purpose, most=most) as asked:
+
+            def work() -> tuple[int, bytes, str]:
+                asked.prove()
+                status, body = answer(asked)
+                signed = answer_to(self.askers.credential_of(request), body)
+                try:
+                    return status, body, self.askers.seal(HEARD_PURPOSE, asked.node, signed)
+                except CredentialError as fault:
+                    reason = str(fault).splitlines()[0]
+                    raise web.HTTPServiceUnavailable(reason=reason) from None
+
+            try:
+                status, body, credential = await self._reports.run(work)
+            finally:
+                if asked.is_an_agents:
+                    self._connections.proved(request.transport)
+        return web.Response(
+            body=body,
+            status=status,
+            content_type="application/json",
+            headers={CREDENTIAL: credential},
+        )
 
     def _hear(self, node: str, body: bytes) -> Heard:
         report = decoded(body, NODE_REPORT)
@@ -192,34 +238,6 @@ class Api:
         ]
         staged, at = self._controller.staged()
         return Heard(leases=tuple(leases), staged=staged, staged_at=at)
-
-    async def _lease(self, request: web.Request) -> web.Response:
-        job = request.match_info["job"]
-        async with self.askers.agent(request, LEASE_PURPOSE, most=0):
-            self._connections.proved(request.transport)
-            lease = await self._reports.run(lambda: self._controller.lease(int(job)))
-        if lease is None:
-            error = {"error": f"job {job} is not elastic, or not known yet"}
-            return await self._answer(request, msgspec.json.encode(error), status=404)
-        # Orders come with answers to reports only.
-        lease = msgspec.structs.replace(lease, order=None)
-        return await self._answer(request, msgspec.json.encode(lease))
-
-    async def _answer(
-        self, request: web.Request, answer: bytes, *, status: int = 200
-    ) -> web.Response:
-        """Under our own credential, which fits this answer to this very request only."""
-        signed = answer_to(self.askers.credential_of(request), answer)
-        try:
-            credential = await self.askers.seal(HEARD_PURPOSE, request.headers[NODE], signed)
-        except CredentialError as fault:
-            raise web.HTTPServiceUnavailable(reason=str(fault).splitlines()[0]) from None
-        return web.Response(
-            body=answer,
-            status=status,
-            content_type="application/json",
-            headers={CREDENTIAL: credential},
-        )
 
     def _view(self, view: View) -> Handler:
         async def answer(request: web.Request) -> web.Response:
@@ -246,6 +264,7 @@ class Api:
         return await self._ask(
             request,
             lambda peer, _: views.job(self._controller, number, only(peer), self.runs.refresh),
+            self.lives,
         )
 
     async def _explain(self, request: web.Request) -> web.Response:

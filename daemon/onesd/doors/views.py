@@ -95,7 +95,7 @@ def status(controller: Service, only: str | None) -> Json:
         jobs={
             "running": len(running),
             "waiting": len(last.jobs) - len(running),
-            "moving": len(controller.open_moves()),
+            "moving": len(controller.books.journal.moving()),
         },
         problems=problems(controller, only, listed),
     )
@@ -153,16 +153,16 @@ def listed_notes(listed: list[Json]) -> str:
 def jobs(controller: Service, only: str | None) -> Json:
     """The elastic jobs that Slurm lists as pending or running."""
     last = controller.published
-    moving = {move.job: move for move in controller.open_moves()}
-    counts = controller.books.journal.counts()
+    shown = [job for job in last.jobs if only is None or job.user == only]
+    numbers = [int(job.id) for job in shown]
+    moving = {move.job: move for move in controller.open_moves(numbers)}
+    counts = controller.books.journal.counts(numbers)
     reports = controller.books.heard.reports()
     together = beside(last.snapshot.jobs)
     waits = waiting.Waits(last, controller.clock())
     outlooks = last.problem.outlooks if last.problem else {}
     listed = []
-    for job in last.jobs:
-        if only is not None and job.user != only:
-            continue
+    for job in shown:
         told = reports.get(int(job.id))
         report = told.received.message if told else None
         move = moving.get(int(job.id))
@@ -474,9 +474,8 @@ def explain(controller: Service, number: int, only: str | None) -> Json:
         lines.append(beside_rigid)
     if number in last.snapshot.jobs:
         lines += reservation_words(last.snapshot.jobs[number], last.snapshot)
-    for move in controller.open_moves():
-        if int(move.job) == number:
-            lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
+    for move in controller.open_moves([number]):
+        lines.append(f"under way: {move.kind}, step {move.step}: {move.reason}")
     lines += [fill["words"] for fill in _fills(controller, number)[-1:]]
     if staged := controller.books.stages.told(number):
         lines.append(staged)

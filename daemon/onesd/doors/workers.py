@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from aiohttp import web
@@ -33,23 +34,31 @@ class Workers:
         """What the work returns. Raises Busy at once where too much waits."""
         if self._at_work >= self._most:
             raise Busy(f"onesd has too many {self._name} to answer; try again in a while")
-        self._at_work += 1
-        future = self._threads.submit(work)
-        # Work whose asker has gone still occupies its thread until it ends.
         loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: _told(loop, self._done))
-        return await asyncio.wrap_future(future)
+        answer: asyncio.Future[T] = loop.create_future()
+        self._threads.submit(self._do, work, loop, answer)
+        # Work whose asker has gone still occupies its thread until it ends.
+        self._at_work += 1
+        return await answer
 
-    def _done(self) -> None:
+    def _do(
+        self, work: Callable[[], T], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T]
+    ) -> None:
+        """In a thread: what comes of the work is told in the loop, which is woken once for it."""
+        try:
+            told = partial(answer.set_result, work())
+        except BaseException as fault:  # the asker's to deal with
+            told = partial(answer.set_exception, fault)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(self._done, answer, told)
+
+    def _done(self, answer: asyncio.Future[T], told: Callable[[], None]) -> None:
         self._at_work -= 1
+        if not answer.done():
+            told()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _told(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(what)
 
 
 class Bodies:
@@ -75,7 +84,14 @@ class Bodies:
             self._held -= room
 
 
+def is_there(request: web.Request) -> bool:
+    """Whether the request's body has come with it, and takes memory already."""
+    return request.content.is_eof()
+
+
 async def _whole(request: web.Request, most: int) -> bytes:
+    if is_there(request):
+        return request.content.read_nowait()
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_PATIENCE):

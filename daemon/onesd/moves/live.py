@@ -77,9 +77,9 @@ class LiveMover:
         self._empty: dict[tuple[int, str], float] = {}  # a job's node -> since when
         self._unknown: dict[int, float] = {}  # satellite -> since when its job does not know it
 
-    def open(self) -> list[LiveMove]:
-        """The live moves under way, oldest first."""
-        return self._journal.open(LiveMove.from_json, live=True)
+    def open(self, of: Iterable[int] | None = None) -> list[LiveMove]:
+        """The live moves under way, oldest first; `of` these jobs alone."""
+        return self._journal.open(LiveMove.from_json, live=True, of=of)
 
     def able(self, record: JobRecord) -> bool:
         """Whether the job can be resized live now, by the fresh word of its launcher."""
@@ -125,7 +125,7 @@ class LiveMover:
 
     def order(self, job: int, record: JobRecord | None) -> LiveOrder | None:
         """What the launcher of a job is to do now, as the journal has it."""
-        move = next((move for move in self.open() if move.job == job), None)
+        move = next(iter(self.open([job])), None)
         if move is None or record is None:
             return None
         if move.order is None or move.step == "begun":
@@ -144,6 +144,9 @@ class LiveMover:
 
     def tick(self, snapshot: Snapshot, claimed: Mapping[str, int]) -> None:
         """Take every step that is due; `claimed` are GPUs that other kinds of moves wait for."""
+        moves = self.open()
+        if not moves:
+            return
         free = {
             node.name: 0
             if snapshot.barred(node)
@@ -152,7 +155,7 @@ class LiveMover:
             if node.gpus
         }
         ended = _ended(snapshot)
-        for move in self.open():
+        for move in moves:
             if snapshot.makes_no_sense(move.job):
                 continue
             record = snapshot.jobs.get(move.job)

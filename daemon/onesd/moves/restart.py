@@ -8,7 +8,7 @@ the same `advance` repeats the step or skips it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -66,9 +66,9 @@ class Mover:
         self._listening = self._ticked = clock()
         self._turns = Turns(clock)
 
-    def open(self) -> list[MoveRecord]:
-        """The moves under way, oldest first."""
-        return self._journal.open(MoveRecord.from_json, live=False)
+    def open(self, of: Iterable[int] | None = None) -> list[MoveRecord]:
+        """The moves under way, oldest first; `of` these jobs alone."""
+        return self._journal.open(MoveRecord.from_json, live=False, of=of)
 
     def begin(
         self,

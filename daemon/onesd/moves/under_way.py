@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from ones.daemon.config import Config
@@ -46,6 +46,7 @@ class MovesUnderWay:
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
+        self._journal = books.journal
         self._compared: Lapse | None = None
         self._nodeless: dict[int, float] = {}  # since when these jobs fit no node
         actuator = Actuator(cluster)
@@ -62,13 +63,13 @@ class MovesUnderWay:
         )
         self.queueing = Queueing(self.restarts, clock)
 
-    def open(self) -> list[MoveRecord | LiveMove]:
-        """The moves that have not ended."""
-        return [*self.restarts.open(), *self.live.open()]
+    def open(self, of: Iterable[int] | None = None) -> list[MoveRecord | LiveMove]:
+        """The moves that have not ended; `of` these jobs alone."""
+        return [*self.restarts.open(of), *self.live.open(of)]
 
     def jobs(self) -> frozenset[JobId]:
         """The jobs that they are of."""
-        return frozenset(JobId(move.job) for move in self.open())
+        return frozenset(map(JobId, self._journal.moving()))
 
     def obstacle(self, move: Move, jobs: Mapping[JobId, Job], snapshot: Snapshot) -> str:
         """Why a move can't be begun yet, or ''."""

@@ -154,7 +154,7 @@ class Rendering:
         last = service.published
         paused = service.paused
         usable = [node for node in nodes if not node["note"]]
-        moving = len(service.open_moves())
+        moving = len(service.books.journal.moving())
         running = sum(job.placement is not None for job in last.jobs)
         return {
             "round": {

@@ -223,12 +223,16 @@ class Page:
             both = {"lines": told["lines"], "speeds": told["sizes"]}
             return {**found, **both, "now": self._service.clock()}
 
-        return await self._told(request, life)
+        return await self._told(request, life, self._api.lives)
 
     async def _sharing(self, request: web.Request) -> web.Response:
-        return await self._told(request, lambda whose: sharing(self._service, whose))
+        return await self._told(
+            request, lambda whose: sharing(self._service, whose), self._questions
+        )
 
-    async def _told(self, request: web.Request, view: Callable[[str | None], Json]) -> web.Response:
+    async def _told(
+        self, request: web.Request, view: Callable[[str | None], Json], workers: Workers
+    ) -> web.Response:
         """What a page asks for beside the stream, as its user may see it; None: an operator."""
         if (uid := self._whose(request)) is None:
             return self._stranger()
@@ -237,7 +241,7 @@ class Page:
             return msgspec.json.encode(all_readable(view(only(self._api.askers.peer(uid)))))
 
         async with self._api.askers.known(request, uid):
-            body = await self._questions.run(work)
+            body = await workers.run(work)
         return web.Response(body=body, content_type="application/json")
 
     def _order(self, order: Order) -> Handler:
