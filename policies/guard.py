@@ -248,7 +248,7 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
         return f"it is fixed: {job.fixed}"
     if (move.kind == "start") != (job.placement is None):
         return "it is running already" if move.kind == "start" else "it is not running"
-    if reason := _unpromised(move, job):
+    if reason := _unpromised(move, job) or _shut(move, job):
         return reason
     if move.kind == "start":
         return "" if job.startable else "it waits for a reason of its own"
@@ -288,6 +288,16 @@ def _unpromised(move: Move, job: Job) -> str:
     parts = [f"{gpus} GPUs on {node}" for node, gpus in move.target.gpus_on[:1]]
     parts += [f"{gpus} on {node}" for node, gpus in move.target.gpus_on[1:]]
     return f"no allocation can promise {', '.join(parts)}"
+
+
+def _shut(move: Move, job: Job) -> str:
+    """Where a move asks Slurm for GPUs that it starts nothing of the job on; empty: nowhere."""
+    if move.target is None or not job.closed:
+        return ""
+    has = dict(job.placement.gpus_on) if job.goes_live(move.target) and job.placement else {}
+    wants = (name for name, gpus in move.target.gpus_on if gpus > has.get(name, 0))
+    shut = sorted(job.closed.intersection(wants))
+    return f"it could not be started again on {shut[0]}, which is reserved" if shut else ""
 
 
 def _spared(

@@ -263,3 +263,13 @@ def test_a_live_job_in_unequal_parts_is_not_restarted_there_for_another_batch() 
     live = a_problem([a_job(1, placement=apart, keeps=on(n1=1), batch=64)])
     move = Move(job=JobId(1), kind="resize", target=apart, batch=128, gain=500)
     assert "no allocation" in reasons(verdict(live, move))[1]
+
+
+def test_a_live_job_asks_slurm_for_nothing_on_a_node_where_it_may_start_no_more() -> None:
+    soon = a_job(1, placement=on(n1=2, n2=2), keeps=on(n1=2), closed=frozenset({"n2"}))
+    elsewhere = resize(1, on(n2=4), gain=500)  # by a restart
+    assert "n2" in reasons(verdict(a_problem([soon]), elsewhere))[1]
+    more_there = resize(1, on(n1=2, n2=4), gain=500)
+    assert "n2" in reasons(verdict(a_problem([soon]), more_there))[1]
+    for kept_there in (on(n1=4, n2=2), on(n1=2, n2=1), on(n1=2)):
+        assert verdict(a_problem([soon]), resize(1, kept_there, gain=500)).allowed

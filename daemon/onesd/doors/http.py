@@ -1,9 +1,10 @@
 """The doors of onesd: a unix socket for onesctl, TCP for agents, remote onesctl and Prometheus.
 
-On the unix socket the kernel names the peer; on TCP a credential over the request does, which
-is opened before the body is read. Nothing that is asked here runs in the event loop or in the
-threads of the rounds: agents, administrators, users and credentials have their own, so that none
-waits for the other, and none of them for a Slurm that hangs.
+On the unix socket the kernel names the peer; on TCP a credential over the request does, which is
+opened before a body is waited for, and before anything in it is looked at. Nothing that is asked
+here runs in the event loop or in the threads of the rounds: agents, administrators, users and
+credentials have their own, so that none waits for the other, and none of them for a Slurm that
+hangs.
 """
 
 from __future__ import annotations
