@@ -45,6 +45,7 @@ WORST_MISS = 3.0  # standard errors: one beyond this counts as so much
 TOLD_ANEW = 0.1  # relative change of the misses' scale that is passed on
 DECLARED_SPREAD = 0.05
 FAMILY_SPREAD = 0.5
+NOTHING = Records()  # of whom nobody has told anything
 
 
 class Experience:
@@ -72,19 +73,19 @@ class Experience:
         self._types.add(one.gpu_type)
         self._points += 1
         self._compare(one)
-        self.of_family(one.family).observe(one)
-        self.of_job(one.job).observe(one)
+        self._family(one.family).observe(one)
+        self._job(one.job).observe(one)
 
     def gradient(self, report: GradientReport) -> None:
         if not report.sound:
             return
-        self.of_family(report.family).noise.add(report)
-        self.of_job(report.job).noise.add(report)
+        self._family(report.family).noise.add(report)
+        self._job(report.job).noise.add(report)
 
     def progress(self, told: Progress, family: str | None = None) -> None:
         """A job's last word, already made believable; it tells of the others of its family, too."""
         if family is not None:
-            records = self.of_family(family)
+            records = self._family(family)
             records.furthest = max(records.furthest, told.samples)
             records.declared = told.total_samples or records.declared
             records.epoch = told.epoch_samples or records.epoch
@@ -103,15 +104,15 @@ class Experience:
         logged = None if done.job is None else self._logged.pop(done.job, None)
         if not isfinite(length) or not 0 < length <= LARGEST:
             return
-        lengths = self.of_family(done.family).lengths
+        records = self._family(done.family)
         if logged is not None:
             if logged.last is not None and logged.last.total_samples:
                 self.declared.add(length, logged.last.total_samples)
             if (track := logged.track()) is not None:
-                self.regression.finish(track, length, newcomer=not lengths)
-        if lengths:
-            self.by_family.add(length, _usual(lengths))
-        lengths.append(length)
+                self.regression.finish(track, length, newcomer=not records.lengths)
+        if records.lengths:
+            self.by_family.add(length, _usual(records.lengths))
+        records.ended(length)
 
     def forget_jobs(self, but: Callable[[JobId], bool] = lambda job: False) -> None:
         """Keep families, and of jobs those that are there still.
@@ -124,19 +125,22 @@ class Experience:
     def restart(self, cost: RestartCost) -> None:
         if not isfinite(cost.seconds) or cost.seconds < 0:
             return
-        if cost.live:
-            self._live.append(cost.seconds)
-            self.of_family(cost.family).live.append(cost.seconds)
-            self.of_job(cost.job).live.append(cost.seconds)
-            return
-        self._restarts.append(cost.seconds)
-        self.of_family(cost.family).restarts.append(cost.seconds)
-        self.of_job(cost.job).restarts.append(cost.seconds)
+        (self._live if cost.live else self._restarts).append(cost.seconds)
+        for records in (self._family(cost.family), self._job(cost.job)):
+            records.paused(cost.seconds, live=cost.live)
 
     def of_family(self, family: str) -> Records:
-        return _kept(self._families, family, FAMILIES)
+        """What is known of it, to be read."""
+        return self._family(family) if family in self._families else NOTHING
 
     def of_job(self, job: JobId) -> Records:
+        """The same."""
+        return self._job(job) if job in self._jobs else NOTHING
+
+    def _family(self, family: str) -> Records:
+        return _kept(self._families, family, FAMILIES)
+
+    def _job(self, job: JobId) -> Records:
         return _kept(self._jobs, job, JOBS)
 
     def of_one(self, family: str) -> Experience:

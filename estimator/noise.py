@@ -26,6 +26,7 @@ FARTHEST = 1e9  # epochs
 NO_MEAN = 1e-30
 REFERENCES = 64  # batches B0 for which sums are kept
 LEAST = 1e-9  # of B0: phi is told in logarithms, so it isn't nothing
+NO_EPOCH = np.full((0, BATCHES), np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,13 @@ class GradientReport:
 class Noise:
     """What is known of var / sqr by epoch and batch: of a family, or of one job."""
 
+    __slots__ = ("_batches", "_next", "_paths", "_ratios", "last", "version")
+
     def __init__(self) -> None:
         self.version = 0
         self.last: GradientReport | None = None
-        self._batches = np.full((0, BATCHES), np.inf)  # logarithms; inf: nothing there
-        self._ratios = np.full((0, BATCHES), np.inf)
+        self._batches = NO_EPOCH  # logarithms; inf: nothing there
+        self._ratios = NO_EPOCH
         self._next: list[int] = []
         self._paths: dict[float, tuple[int, Paths]] = {}
 

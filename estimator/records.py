@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from math import exp, isnan, log, nan, sqrt
 from statistics import median
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, ref
 
 import numpy as np
 
 from ones.estimator.completion import Completed, Completion
 from ones.estimator.curve import Point, Terms, fit
-from ones.estimator.latest import Latest
 from ones.estimator.noise import Noise
 from ones.estimator.restart import RECENT
-from ones.estimator.speed import DOUBT, DOUBT_WEIGHT, LearntSpeed, Near, Observation
+from ones.estimator.speed import DOUBT, DOUBT_WEIGHT, LearntSpeed, Observation
 from ones.policies.model import Batch, Floats, Seconds
 
 POINTS = 256  # configurations that are kept; the one longest unseen goes first
@@ -37,58 +36,85 @@ class _Seen:
     There are thousands of them: as tuples in a list the seconds would take four times as much.
     """
 
-    __slots__ = ("gradients", "point", "steps")
+    __slots__ = ("point", "times")
 
     def __init__(self) -> None:
-        self.steps = array("d")
-        self.gradients = array("d")  # NaN where it wasn't told apart
+        self.times = array("d")  # of a step, of a gradient (NaN where it wasn't told apart), ...
         self.point: Point | None = None
 
     def add(self, step: Seconds, gradient: Seconds | None) -> None:
-        self.steps.append(step)
-        self.gradients.append(nan if gradient is None else gradient)
-        if len(self.steps) > REPEATS:
-            del self.steps[0], self.gradients[0]
+        self.times.extend((step, nan if gradient is None else gradient))
+        if len(self.times) > 2 * REPEATS:
+            del self.times[:2]
 
 
 class Records:
-    """What reports have taught of one family, or of one job."""
+    """What reports have taught of one family, or of one job.
+
+    Of most of thousands little is known, and no job is there: what is worked out belongs to whoever
+    has asked for it, and goes with him.
+    """
+
+    __slots__ = (
+        "_fits",
+        "_fitted",
+        "_seen",
+        "_shapes",
+        "_speeds",
+        "_stale",
+        "_terms",
+        "batch",
+        "declared",
+        "epoch",
+        "furthest",
+        "largest",
+        "lengths",
+        "live",
+        "noise",
+        "restarts",
+        "surprises",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.noise = Noise()
-        self.lengths: Latest[float] = Latest(LENGTHS)  # samples of finished jobs
+        self.lengths: tuple[float, ...] = ()  # samples of the last finished jobs
         self.furthest = 0.0  # samples that any job has done, finished or not
         self.declared: float | None = None  # samples, by the last job that declared its length
         self.epoch: float | None = None  # samples of an epoch, by the last job that said so
-        self.restarts: Latest[Seconds] = Latest(RECENT)
-        self.live: Latest[Seconds] = Latest(RECENT)  # the same of resizes without a restart
+        self.restarts: tuple[Seconds, ...] = ()  # the last ones
+        self.live: tuple[Seconds, ...] = ()  # the same of resizes without a restart
         self.batch: float | None = None  # global, of the last observation
         self.version = 0  # of the points
-        self.surprises: Latest[float] = Latest(SURPRISES)
+        self.surprises: tuple[float, ...] = ()  # the last ones
         self.largest = 0  # size it has run on
         self._seen: dict[Configuration, _Seen] = {}
         self._terms: dict[str, Terms] = {}
-        self._shapes: set[tuple[str, int, int]] = set()  # that the fit knows
+        self._shapes: tuple[tuple[str, int, int], ...] = ()  # that the fit knows
         self._fitted = 0  # points that the fit knows
         self._fits = 0
         self._stale = True
-        # Each remembers many answers; of jobs that are gone nobody wants them.
-        self._speeds: MutableMapping[tuple[int, Batch | None], LearntSpeed] = {}
-        self._speeds_of: tuple[int, int] = (0, 0)  # version and fit that they are of
-        self._others: tuple[Mapping[str, float], Completion[str] | None] = (
-            {},
-            None,
-        )  # and of these
-        self._near: dict[str, Near] = {}
-        self._unseen: Mapping[str, Completed] = {}
+        self._speeds: tuple[ReferenceType[LearntSpeed], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in vars(self).items() if name != "_speeds"}
+        return {name: getattr(self, name) for name in self.__slots__ if name != "_speeds"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy; what was worked out for others is not copied."""
-        vars(self).update(state)
-        self._speeds = WeakValueDictionary()
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._speeds = ()
+
+    def ended(self, samples: float) -> None:
+        """A job has ended after so many."""
+        self.lengths = (*self.lengths, samples)[-LENGTHS:]
+
+    def paused(self, seconds: Seconds, *, live: bool) -> None:
+        """A restart has taken so long, or a resize without one."""
+        if live:
+            self.live = (*self.live, seconds)[-RECENT:]
+        else:
+            self.restarts = (*self.restarts, seconds)[-RECENT:]
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -111,11 +137,11 @@ class Records:
         if len(self._seen) > POINTS:
             del self._seen[next(iter(self._seen))]
         seen.add(one.step_seconds, one.gradient_seconds)
-        step = exp(median(log(seconds) for seconds in seen.steps))
+        step = exp(median(log(seconds) for seconds in seen.times[::2]))
         before = seen.point
         if before is not None and abs(log(step / before.step_seconds)) < JITTER:
             return
-        apart = [gradient for gradient in seen.gradients if not isnan(gradient)]
+        apart = [gradient for gradient in seen.times[1::2] if not isnan(gradient)]
         gradient = min(median(apart), step / one.passes) if apart else None
         point = Point(one.gpu_type, one.nodes, one.gpus, one.local, one.passes, step, gradient)
         seen.point = point
@@ -135,7 +161,8 @@ class Records:
         foretold = terms.seconds(*_configuration(point))
         error = log(point.step_seconds / float(foretold))
         if new:
-            self.surprises.append(max(-WORST, min(WORST, error)))
+            surprise = max(-WORST, min(WORST, error))
+            self.surprises = (*self.surprises, surprise)[-SURPRISES:]
         if abs(error) > ENOUGH_ERROR:
             self._stale = True
 
@@ -144,7 +171,7 @@ class Records:
         if self._stale and self._seen:
             points = self.points
             self._terms = fit(points, before=self._terms)
-            self._shapes = {(one.gpu_type, one.nodes, one.gpus) for one in points}
+            self._shapes = tuple({(one.gpu_type, one.nodes, one.gpus) for one in points})
             self._fitted = len(points)
             self._fits += 1
             self._stale = False
@@ -167,26 +194,25 @@ class Records:
         if not self._seen:
             return None
         terms = self.terms()
-        of = (self.version, self._fits)
-        same = factors is self._others[0] and completion is self._others[1]
-        if of != self._speeds_of or not same or len(self._speeds) > 64:
-            self._speeds, self._near = WeakValueDictionary(), {}
-            self._speeds_of, self._others = of, (factors, completion)
-            self._unseen = self._completed(completion)
+        of = self.version, self._fits, factors, completion
+        there = [one for known in self._speeds if (one := known()) is not None and one.of == of]
         most = max(2 * self.largest, requested)
-        found = self._speeds.get((most, batches))
-        if found is None:
-            found = LearntSpeed(
-                terms,
-                self.points,
-                factors,
-                most,
-                batches,
-                self.doubt(doubt),
-                self._unseen,
-                self._near,
-            )
-            self._speeds[most, batches] = found
+        for one in there:
+            if one.most == most and one.batches == batches:
+                return one
+        like = there[0] if there else None
+        found = LearntSpeed(
+            terms,
+            self.points,
+            factors,
+            most,
+            batches,
+            self.doubt(doubt),
+            self._completed(completion) if like is None else like.unseen,
+            {} if like is None else like.near,
+            of,
+        )
+        self._speeds = (*map(ref, there), ref(found))
         return found
 
     def _completed(self, completion: Completion[str] | None) -> Mapping[str, Completed]:

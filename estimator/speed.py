@@ -86,6 +86,7 @@ class LearntSpeed:
     """ln of the seconds of types never run on, relative to the best known type, where other
     families have shown enough to tell; `factors` stand in for the others."""
     near: dict[str, Near] = field(default_factory=dict, repr=False)  # may be shared; fills itself
+    of: object = field(default=None, repr=False)  # by which who has made it knows what it is of
     _errors: dict[tuple[str, int, int, float], float] = field(default_factory=dict, repr=False)
     _answers: dict[tuple[object, ...], Floats] = field(default_factory=dict, repr=False)
 

@@ -15,6 +15,7 @@ from ones.daemon.config import SharingConfig
 from ones.daemon.onesd.books.heard import Inbox
 from ones.daemon.onesd.books.needs import NeedsBook
 from ones.daemon.onesd.books.pairs import SharingBook
+from ones.daemon.onesd.books.sharers import FAMILIES, Sharers
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.moves.pairs import waits_for
 from ones.daemon.wire import GpuSample, NodeReport, Received, Report
@@ -341,3 +342,12 @@ def test_whoever_asks_for_some_jobs_gets_their_pairs_however_many_others_there_a
     assert [pair["second"] for pair in rig.book.view(frozenset({2, 9}))] == [2]
     assert rig.book.view(frozenset()) == []
     assert len(rig.book.view()) == 200
+
+
+def test_what_families_need_is_not_remembered_for_ever(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    sharers = Sharers(rig.inbox, rig.needs)
+    for number in range(3 * FAMILIES):
+        job = a_job(1, name=f"job-{number}")
+        sharers.sharer(job, a_problem([job]), {}, now=float(number))
+    assert len(sharers._families) <= FAMILIES

@@ -20,6 +20,7 @@ from ones.slurm_ext.shards import Gpu, holders
 from ones.slurm_ext.snapshot import Snapshot
 
 FRESH = 30.0  # seconds for which what a family needs is not asked for again
+FAMILIES = 1000  # from which on those are forgotten that nobody has asked about for so long
 
 
 class Sharers:
@@ -56,6 +57,10 @@ class Sharers:
         at, known = self._families.get(family, (-inf, {}))
         if now - at > FRESH:
             known = self._needs.undoubted(family)
+            if len(self._families) >= FAMILIES:
+                self._families = {
+                    name: told for name, told in self._families.items() if now - told[0] <= FRESH
+                }
             self._families[family] = (now, known)
         if Resource.GPU_MEMORY in known:
             estimate = known[Resource.GPU_MEMORY]
