@@ -29,6 +29,7 @@ from ones.policies.model import (
 )
 from ones.policies.ones_batch import BatchLimit
 from ones.policies.ones_settings import Settings
+from ones.policies.ones_slack import slack
 from ones.policies.shapes import shapes_by_size
 
 BATCHES = 3  # batch sizes offered for each size: the best one, a half and a quarter of it
@@ -53,6 +54,7 @@ class Options:
     cost: Floats  # [J, T, K] charged for getting there from where a job runs; size 0: for a restart
     least: Floats  # [J] the least GPU-seconds to the end: the remaining utilisation
     lateness: Floats  # [J] finish-time fairness, 1 where a job is as far as by an equal share
+    slack: Floats  # [J] for how long it can wait if all are to end soon: 1 for long enough, to 0
     untold: tuple[Ints, ...]  # jobs of one family each whose length is a guess, by submission
     horizon: Seconds  # for how long a decision is expected to stand
     urgent: Bools  # [J] waited too long: first of all
@@ -141,6 +143,7 @@ def build(
         cost=np.maximum(_costs(problem, jobs, types, sizes), least_charge),
         least=least,
         lateness=_lateness(problem, jobs, sizes, seconds),
+        slack=slack(problem, jobs, types, sizes, seconds),
         untold=_untold(problem, jobs),
         horizon=settings.horizon or _horizon(problem, least_charge),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),

@@ -27,6 +27,10 @@ class Settings:
     fairness: float = 1.0
     """How much it counts in a job's weight how late it is: finish-time fairness rho (Themis §3.2),
     the time from its submission to its end over that on an equal share of the cluster."""
+    makespan: float = 1.0
+    """How much it counts in the weight of a job that accepts one size only, and takes longer than
+    half of the least makespan, that it must begin in time for all to end soon; once no more jobs
+    come. 0: the longest are left to the end."""
     goodput: bool = True  # batches and sizes by throughput times statistical efficiency
     batch_limits: bool = False
     """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,
@@ -52,8 +56,8 @@ class Settings:
             raise ValueError(
                 "its settings exponent and rank_share are 0 to 4 and rank_power is 0 to below 1"
             )
-        if not (0 <= self.first_come <= 4 and 0 <= self.fairness <= 4):
-            raise ValueError("its settings first_come and fairness are 0 to 4")
+        if not all(0 <= one <= 4 for one in (self.first_come, self.fairness, self.makespan)):
+            raise ValueError("its settings first_come, fairness and makespan are 0 to 4")
         if min(self.population, self.finalists, self.kept) < 1 or self.generations < 0:
             raise ValueError("its settings population, finalists and kept are at least 1")
         if self.least_charge < 0:

@@ -12,14 +12,16 @@ from ones.policies.ones_settings import Settings
 
 ALIKE = 0.05  # ln of a ratio of sizes within which jobs that no turn sets apart share their ranks
 TOGETHER = 64  # jobs that are compared with all others at once, which bounds the memory it takes
+LEAST_SLACK = 1e-3  # so that a weight is a number
 LATEST = 10.0  # how late a job can count as: one that gets nowhere is later and later
 
 
 def weights(options: Options, settings: Settings, draw: Floats) -> Floats:
     """[J]: each job's weight, its remaining work being `draw` times what is expected.
 
-    size ** -exponent as for shortest-first, rank weight ** rank_share as in heSRPT, and finish-time
-    fairness ** fairness, so that who is behind an equal share of the cluster catches up.
+    size ** -exponent as for shortest-first, rank weight ** rank_share as in heSRPT, finish-time
+    fairness ** fairness, so that who is behind an equal share of the cluster catches up, and
+    slack ** -makespan, so that who takes longest and can't catch up begins in time.
     """
     size = options.least * draw
     if settings.first_come:
@@ -29,6 +31,7 @@ def weights(options: Options, settings: Settings, draw: Floats) -> Floats:
         size**-settings.exponent
         * _ranks(size, settings) ** settings.rank_share
         * late**settings.fairness
+        * np.clip(options.slack, LEAST_SLACK, 1.0) ** -settings.makespan
     )
 
 

@@ -97,5 +97,5 @@ def test_a_job_without_a_node_that_can_hold_it_is_not_late() -> None:
 
 def test_settings_out_of_range_are_refused_by_name() -> None:
     for setting in ("first_come=-1", "fairness=5"):
-        with pytest.raises(ValueError, match="first_come and fairness are 0 to 4"):
+        with pytest.raises(ValueError, match="first_come, fairness and makespan are 0 to 4"):
             make(f"ones:{setting}")
