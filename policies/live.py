@@ -9,11 +9,11 @@ stay as the policy chose them, places are chosen near the present ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ones.policies.forecast import by_id, type_of
-from ones.policies.model import Job, Placement, Plan, Problem
+from ones.policies.model import Job, Node, Placement, Plan, Problem
 from ones.policies.placement import Room
 
 
@@ -40,16 +40,18 @@ def settle(problem: Problem, plan: Plan) -> Plan:
         used.update(dict(placement.gpus_on))
     assignments = dict(plan.assignments)
     empty = Room.of(problem.nodes)
+    room = empty.copy()
+    room.leave(empty, used, used)
     for job in sorted(moved, key=lambda job: job.id):
         target = assignments[job.id].placement
         used.subtract(dict(target.gpus_on))
-        room = empty.copy()
-        if others := +used:
-            room.take(Placement.of(others))
+        room.leave(empty, used, target.nodes)
         found = _near(problem, room, job, target)
         if found is not None:
             assignments[job.id] = replace(assignments[job.id], placement=found)
-        used.update(dict((found or target).gpus_on))
+        there = found or target
+        used.update(dict(there.gpus_on))
+        room.leave(empty, used, there.nodes)
     return replace(plan, assignments=assignments)
 
 
@@ -69,31 +71,38 @@ def _near(problem: Problem, room: Room, job: Job, target: Placement) -> Placemen
     # What is added on a node can't be split: to give a part of it back, all of it has to leave.
     if fits and (closer or not grows or target.covers(held)):
         return target
-    hosts = [
-        node.name
-        for node in room.nodes
-        if node.gpu_type == kind and node.usable and node.name in job.nodes
-    ]
+
+    def may(node: Node) -> bool:
+        return node.gpu_type == kind and node.usable and node.name in job.nodes
+
     for core in (held, kept) if grows else (kept,):
-        if (found := _around(core, room, hosts, target, held)) is not None:
+        if (found := _around(core, room, may, target, held)) is not None:
             return found
     return target if fits else None
 
 
 def _around(
-    core: Placement, room: Room, hosts: Sequence[str], target: Placement, held: Placement
+    core: Placement, room: Room, may: Callable[[Node], bool], target: Placement, held: Placement
 ) -> Placement | None:
-    """As many GPUs as the target's, `core` among them; None where these hosts have too few."""
-    free = room.free
+    """As many GPUs as the target's, `core` among them; None where the nodes it `may` use have too
+    few free."""
     given, missing = dict(core.gpus_on), target.gpus - core.gpus
     wanted, present = dict(target.gpus_on), dict(held.gpus_on)
+    near = given.keys() | present.keys() | wanted.keys()
 
-    def rank(name: str) -> tuple[bool, bool, bool, int]:
-        return name not in given, name not in present, name not in wanted, -free[name]
+    def rank(name: str) -> tuple[bool, bool, bool, int, int]:
+        away = name not in given, name not in present, name not in wanted
+        return *away, -room.free_on(name), room.position(name)
 
-    for name in sorted(hosts, key=rank):
-        more = min(missing, free[name] - given.get(name, 0))
-        if more > 0:
-            given[name] = given.get(name, 0) + more
-            missing -= more
+    def fill(hosts: Iterable[str]) -> None:
+        nonlocal missing
+        for name in sorted(hosts, key=rank):
+            more = min(missing, room.free_on(name) - given.get(name, 0))
+            if more > 0:
+                given[name] = given.get(name, 0) + more
+                missing -= more
+
+    fill(name for name in near if (node := room.node(name)) is not None and may(node))
+    if missing > 0:  # elsewhere, which is nearly all nodes
+        fill(node.name for node in room.nodes if node.name not in near and may(node))
     return Placement.of(given) if missing == 0 else None

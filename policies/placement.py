@@ -87,6 +87,18 @@ class Room:
         pairs = zip(self._floor.nodes, self._free.tolist(), strict=True)
         return {node.name: gpus for node, gpus in pairs if node.usable}
 
+    def free_on(self, name: str) -> int:
+        """The free GPUs of a node."""
+        return int(self._free[self._floor.index[name]])
+
+    def position(self, name: str) -> int:
+        """A node's place in topology order."""
+        return self._floor.index[name]
+
+    def node(self, name: str) -> Node | None:
+        index = self._floor.index.get(name)
+        return None if index is None else self._floor.nodes[index]
+
     @property
     def gpus(self) -> int:
         """Free GPUs in all."""
@@ -108,6 +120,13 @@ class Room:
             i = self._floor.index.get(name)
             if i is not None and self._floor.usable[i]:
                 self._free[i] += gpus
+
+    def leave(self, empty: Room, used: Mapping[str, int], names: Iterable[str]) -> None:
+        """On these nodes leave what is free in `empty` beyond what is used there."""
+        for name in names:
+            i = self._floor.index.get(name)
+            if i is not None:
+                self._free[i] = max(0, empty._free[i] - max(0, used[name]))
 
     def place(
         self,

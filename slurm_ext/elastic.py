@@ -281,7 +281,7 @@ def _job(
         left = opened_to(record, nodes, where, partitions)
         if not left.closed:
             left = left_to(record, left.nodes, snapshot)
-        if left.nodes != nodes:
+        if left.nodes is not nodes and left.nodes != nodes:
             nodes = left.nodes
             shapes = where.shapes(mark.sizes, layout, nodes)
             closed = left.closed or ("" if shapes else CLOSED)

@@ -59,7 +59,8 @@ class Whereabouts:
         if found is None:
             there = self.snapshot.nodes
             found = frozenset(name for name in nodes if partition in there[name].partitions)
-            self._parts[key] = found
+            # The same set where it is all of them: to compare equal ones goes through all nodes.
+            found = self._parts[key] = nodes if len(found) == len(nodes) else found
         return found
 
     def kinds(self, nodes: _Names) -> _Names:
