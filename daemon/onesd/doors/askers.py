@@ -68,16 +68,12 @@ class AgentRequest:
     _covered: bytes  # that its credential is to be signed for
     _opened: Callable[[], Signed]
     _signed: Signed | None = None
-
-    @property
-    def is_an_agents(self) -> bool:
-        """Whether its credential has been opened, and is an agent's."""
-        return self._signed is not None
+    proved: bool = False
 
     def prove(self) -> None:
         """Raises Unproved or NotAllowed; in a thread, since it may wait for munged."""
-        self._signed = self._signed or self._opened()
-        _must_cover(self._signed, self._covered)
+        _must_cover(self._signed or self._opened(), self._covered)
+        self.proved = True
 
 
 class Askers:

@@ -214,7 +214,7 @@ class Api:
             try:
                 status, body, credential = await self._reports.run(work)
             finally:
-                if asked.is_an_agents:
+                if asked.proved:
                     self._connections.proved(request.transport)
         return web.Response(
             body=body,
