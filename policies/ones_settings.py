@@ -27,10 +27,10 @@ class Settings:
     fairness: float = 1.0
     """How much it counts in a job's weight how late it is: finish-time fairness rho (Themis §3.2),
     the time from its submission to its end over that on an equal share of the cluster."""
-    makespan: float = 1.0
+    makespan: float = 0.0
     """How much it counts in the weight of a job that accepts one size only, and takes longer than
     half of the least makespan, that it must begin in time for all to end soon; once no more jobs
-    come. 0: the longest are left to the end."""
+    come. 0: the longest are left to the end, which is best for the mean."""
     goodput: bool = True  # batches and sizes by throughput times statistical efficiency
     batch_limits: bool = False
     """The paper's four rules for every job; otherwise only for jobs whose noise scale is unknown,
