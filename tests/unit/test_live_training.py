@@ -220,8 +220,9 @@ def test_a_training_grows_and_shrinks_without_a_restart_and_sees_every_sample_on
         assert len(kept) == min(len(before), size)
         assert all(before[slot] == present[slot] for slot in kept)
         time.sleep(0.2)
-    pauses = [each["pause"] for each in training.order({"op": "status"})["resizes"][1:]]
-    assert len(pauses) == len(sizes)
+    status = training.order({"op": "status"})
+    pauses = [each["pause"] for each in status["resizes"][1:]]
+    assert len(pauses) == len(sizes), status
     assert all(pause is not None for pause in pauses)
     assert training.ends(job) == 0
     assert set(counted(training).values()) == {1}
