@@ -247,6 +247,21 @@ def test_a_body_beyond_its_routes_bound_is_refused_before_it_comes(
     assert visitor.announce("/v1/pause", {"Authorization": f"Munge {ours}"}, 2**20) == 413
 
 
+def test_a_body_of_untold_length_that_comes_at_once_has_the_same_bound(
+    onesd: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ones.daemon.onesd.doors.http.MOST_REPORT", 50)
+    body = b"x" * 100
+    ours = sealing.sign_as(os.geteuid(), AGENT_PURPOSE, "n1", body)
+    with socket.create_connection(("127.0.0.1", visitor.port), timeout=60) as agent:
+        agent.sendall(
+            b"POST /v1/agent HTTP/1.1\r\nHost: ctl\r\nOnes-Node: n1\r\n"
+            b"Transfer-Encoding: chunked\r\nAuthorization: Munge %b\r\n\r\n"
+            b"%x\r\n%b\r\n0\r\n\r\n" % (ours.encode(), len(body), body)
+        )
+        assert agent.recv(12) == b"HTTP/1.1 413"
+
+
 def test_all_bodies_together_have_a_bound(
     config: Path, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ class Askers:
         return credential if scheme == self._signatures.scheme else ""
 
     def _opening(self, request: web.Request, purpose: str, subject: str) -> Callable[[], Signed]:
-        """What tells who has signed it, in a thread, or raises Unproved; which this does, too."""
+        """What opens the request's credential, in a thread. Both raise Unproved."""
         credential = self.credential_of(request)
         if not credential:
             wanted = self._signatures.scheme.lower()

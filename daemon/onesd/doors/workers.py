@@ -90,8 +90,6 @@ def is_there(request: web.Request) -> bool:
 
 
 async def _whole(request: web.Request, most: int) -> bytes:
-    if is_there(request):
-        return request.content.read_nowait()
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_PATIENCE):
