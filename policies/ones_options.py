@@ -143,7 +143,9 @@ def build(
         cost=np.maximum(_costs(problem, jobs, types, sizes), least_charge),
         least=least,
         lateness=_lateness(problem, jobs, sizes, seconds),
-        slack=slack(problem, jobs, types, sizes, seconds),
+        slack=(
+            slack(problem, jobs, types, sizes, seconds) if settings.makespan else np.ones(len(jobs))
+        ),
         untold=_untold(problem, jobs),
         horizon=settings.horizon or _horizon(problem, least_charge),
         urgent=np.array([job.waited > settings.max_wait for job in jobs], dtype=np.bool_),

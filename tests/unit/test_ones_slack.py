@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +17,17 @@ from ones.policies.ones_settings import Settings
 from ones.policies.ones_slack import least_makespan
 from ones.policies.registry import make
 
-FOUR, EIGHT = a_cluster(1), a_cluster(2)  # nodes of four GPUs
+EIGHT = a_cluster(2)  # nodes of four GPUs
 
 
 def slacks(problem: Problem) -> list[float]:
-    return [float(one) for one in build(problem, problem.jobs, {}, Settings()).slack]
+    options = build(problem, problem.jobs, {}, Settings(makespan=1.0))
+    return [float(one) for one in options.slack]
 
 
-def a_long_one_and_others(**more: Any) -> Problem:
+def a_long_one_and_others() -> Problem:
     """On eight GPUs a job that takes as long as all together can at least, and six short ones."""
-    jobs = [a_job(number, sizes="4", requested=4, nodes=EIGHT, **more) for number in range(1, 8)]
+    jobs = [a_job(number, sizes="4", requested=4, nodes=EIGHT) for number in range(1, 8)]
     left = {1: 4000.0} | dict.fromkeys(range(2, 8), 400.0)
     return a_problem(jobs, EIGHT, left=left)
 
