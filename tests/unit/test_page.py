@@ -432,6 +432,31 @@ def test_one_user_opens_only_so_many_pages(
         one.close()
 
 
+def test_an_operator_who_comes_while_others_are_looked_up_stays(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may steer is asked anew in each round, and takes a while."""
+    page.live(15)
+    listening = page.page._broadcast
+
+    def steers(uid: int) -> bool:
+        async def come() -> None:
+            listening.enter(uid + 1, None, lambda: None)
+
+        asyncio.run_coroutine_threadsafe(come(), page._loop).result(60)
+        return True
+
+    monkeypatch.setattr(listening, "_steers", steers)
+
+    async def broadcast_once() -> set[int]:
+        listening.enter(1000, None, lambda: None)
+        await listening._broadcast()
+        return {reader.uid for reader in listening._readers}
+
+    told = asyncio.run_coroutine_threadsafe(broadcast_once(), page._loop).result(60)
+    assert told >= {1000, 1001}
+
+
 def test_a_round_is_rendered_before_whoever_asked_for_a_link_comes(
     page: ServedPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

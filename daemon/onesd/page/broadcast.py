@@ -164,8 +164,9 @@ class Broadcast:
 
     async def _broadcast(self) -> None:
         steering = {reader.uid for reader in self._readers if reader.viewer is None}
-        still = await self._worker.run(lambda: set(filter(self._steers, steering)))
-        self._cut_off(lambda reader: reader.viewer is None and reader.uid not in still)
+        # Of those who are here now: who comes while they are looked up has just been.
+        gone = steering - await self._worker.run(lambda: set(filter(self._steers, steering)))
+        self._cut_off(lambda reader: reader.viewer is None and reader.uid in gone)
         outline = await self._worker.run(self._rendering.outline)
         before = dict(self._states)
         self._serial += 1
