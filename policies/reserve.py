@@ -19,14 +19,16 @@ def reserve(
     *,
     owed: Collection[JobId] = (),
     claimed: Collection[JobId] = (),
+    ended: Iterable[tuple[frozenset[str], int]] = (),
 ) -> list[Node]:
     """The nodes with the GPUs of waiting plain jobs marked as taken, so that plans leave room.
 
     In Slurm's order. A plain job gets room beyond the requests of the elastic jobs that are ahead
-    of it, or that would run by now even if they were rigid (`claimed`). One that would itself run
-    then (`owed`) gets it from what elastic jobs hold beyond the requests of the `claimed`, whoever
-    of them runs there. Whole it gets it, in its own form, or not at all: half of it would stand
-    empty. The room is taken where elastic jobs hold least, so that few make way.
+    of it, or that would run by now even if they were rigid: the `claimed`, and those that have
+    `ended` sooner than that (the nodes of each, and its GPUs). One that would itself run then
+    (`owed`) gets it from what elastic jobs hold beyond the requests of these two, whoever of them
+    runs there. Whole it gets it, in its own form, or not at all: half of it would stand empty. The
+    room is taken where elastic jobs hold least, so that few make way.
     """
     held = Counter[str]()
     for job in jobs:
@@ -37,7 +39,7 @@ def reserve(
         waiting,
         key=lambda plain: (plain.id not in owed, *plain.place[:2], plain.expected, plain.place),
     )
-    elastic = _Elastic.of(jobs, claimed)
+    elastic = _Elastic.of(jobs, claimed, ended)
     rooms: dict[frozenset[str], _Room] = {}
     for plain in first[:DEPTH]:
         room = rooms.get(plain.nodes)
@@ -63,7 +65,7 @@ def reserve(
 class _Kept:
     """The GPUs that plain jobs on some nodes leave to the elastic jobs there."""
 
-    claimed: int  # what runs of their requests, up to those of whom would run though rigid
+    claimed: int  # of what they hold, up to the requests of those who would run though rigid
     least: int  # of all of them, where none is ahead of the plain job
     places: Sequence[tuple[float, ...]]  # of those who can be ahead of it, the first first
     more: Sequence[int]  # that they keep beside `least` once so many of them are ahead
@@ -71,8 +73,8 @@ class _Kept:
     def from_(self, plain: PlainJob, *, owed: bool) -> int:
         """What they keep from the plain job."""
         if owed:
-            # Rigid they would both run by now, and what runs of them goes on. Elastic jobs may have
-            # passed it on among themselves: who stops for another gives nothing to a plain one.
+            # Rigid they would all run by now. Elastic jobs may have passed GPUs on among
+            # themselves: who stops for another, or ends sooner on more, gives a plain one nothing.
             return self.claimed
         return self.least + self.more[bisect_left(self.places, plain.place)]
 
@@ -81,7 +83,7 @@ class _Kept:
 class _One:
     """What an elastic job counts for."""
 
-    running: int  # GPUs of its request that it has
+    held: int  # GPUs
     kept: int  # of its request, where it isn't ahead of a plain job
     claimed: bool
     more: tuple[tuple[float, ...], int] | None  # its place, and what it keeps more ahead of one
@@ -95,14 +97,21 @@ class _Elastic:
     known: dict[frozenset[frozenset[str]], _Kept] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, jobs: Iterable[Job], claimed: Collection[JobId]) -> _Elastic:
+    def of(
+        cls,
+        jobs: Iterable[Job],
+        claimed: Collection[JobId],
+        ended: Iterable[tuple[frozenset[str], int]],
+    ) -> _Elastic:
         on: dict[frozenset[str], list[_One]] = {}
         for job in jobs:
-            running = 0 if job.placement is None else min(job.requested, job.placement.gpus)
-            kept = job.requested if job.id in claimed else running
-            ahead = running or job.startable
+            held = 0 if job.placement is None else job.placement.gpus
+            kept = job.requested if job.id in claimed else min(job.requested, held)
+            ahead = held or job.startable
             more = (place_of(job), job.requested - kept) if ahead else None
-            on.setdefault(job.nodes, []).append(_One(running, kept, job.id in claimed, more))
+            on.setdefault(job.nodes, []).append(_One(held, kept, job.id in claimed, more))
+        for nodes, gpus in ended:
+            on.setdefault(nodes, []).append(_One(0, gpus, True, None))
         return cls(on)
 
     def near(self, nodes: frozenset[str]) -> _Kept:
@@ -114,7 +123,7 @@ class _Elastic:
             ahead = sorted(one.more for one in jobs if one.more is not None)
             found = self.known[near] = _Kept(
                 claimed=min(
-                    sum(one.running for one in jobs),
+                    sum(one.held for one in jobs),
                     sum(one.kept for one in jobs if one.claimed),
                 ),
                 least=sum(one.kept for one in jobs),

@@ -82,6 +82,19 @@ class Rigid:
         """The plain jobs that would run by now."""
         return frozenset(job.id for job in plain if job.placement is None and job.id in self.claims)
 
+    def ended_sooner(self, jobs: Iterable[Job]) -> list[tuple[frozenset[str], int]]:
+        """What elastic jobs that are none of these any more would hold by now: the nodes on which
+        each may run, and its GPUs.
+
+        They have ended sooner on GPUs that others of them left to them, who get theirs for that.
+        """
+        there = {job.id for job in jobs}
+        return [
+            (self.requests[id_].nodes, claim.placement.gpus)
+            for id_, claim in self.claims.items()
+            if id_ not in there and self.requests[id_].elastic
+        ]
+
 
 def step(before: Rigid | None, problem: Problem, plain: Sequence[PlainJob]) -> Rigid:
     """A round later. Without a `before`, who runs in truth has started here."""
@@ -191,7 +204,7 @@ def _of_elastic(
         nodes=job.nodes,
         shapes=shapes,
         limit=_limit(job),
-        one_type=True,
+        elastic=True,
         began=job.started,
         whole=_whole(problem, job, there),
     )
@@ -247,7 +260,7 @@ def request_of(job: PlainJob, nodes: Sequence[Node]) -> Request:
         nodes=job.nodes,
         shapes=job.forms(nodes),
         limit=job.limit,
-        one_type=False,
+        elastic=False,
         began=job.started,
         whole=None,
     )

@@ -28,7 +28,7 @@ class Request:
     nodes: frozenset[str]
     shapes: tuple[Shape, ...]  # empty: any split
     limit: Seconds
-    one_type: bool
+    elastic: bool  # which has all its GPUs of one type
     began: Seconds | None  # in truth, its present run
     whole: Seconds | None  # that it takes here from its beginning to its end; None: not known
 
@@ -114,7 +114,7 @@ class Timetable:
 
     def fit(self, job: Request, free: Ints) -> Placement | None:
         """Where it would go with so many GPUs free on each node: the fullest that will do."""
-        kinds = self.kinds if job.one_type else np.zeros_like(self.kinds)
+        kinds = self.kinds if job.elastic else np.zeros_like(self.kinds)
         for kind in range(kinds.max(initial=-1) + 1):
             there = np.where(kinds == kind, free, 0)
             for shape in job.shapes:
@@ -144,7 +144,7 @@ class _Vacant:
         self._gpus = job.gpus
         self._shapes = job.shapes
         self._allowed = allowed
-        self._kinds = kinds if job.one_type else np.zeros_like(kinds)
+        self._kinds = kinds if job.elastic else np.zeros_like(kinds)
         self._total = int(free[allowed].clip(0).sum())
         count = int(self._kinds.max(initial=0)) + 1
         self._enough = [  # [shapes][kinds] nodes that have as many GPUs free as it wants of each

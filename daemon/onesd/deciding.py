@@ -208,6 +208,7 @@ def _room(question: Question) -> tuple[Rigid | None, tuple[Node, ...], frozenset
         [*(job for job in plain if job.placement is None), *ours],
         owed=rigid.owed([*plain, *ours]),
         claimed=rigid.claims.keys(),
+        ended=rigid.ended_sooner(problem.jobs),
     )
     return rigid, tuple(nodes), due
 

@@ -106,6 +106,14 @@ class TestTheRigidQueue:
         assert claims(step(rigid, at(1060.0), [])) == {1}
         assert claims(step(rigid, at(9000.0), [])) == set()
 
+    def test_what_who_has_ended_sooner_would_hold_is_known_of_elastic_jobs_alone(self) -> None:
+        fast = elastic(1, 4, placement=on(n1=4, n2=4), started=1000.0)
+        stays, runs = elastic(2, 2), plain(3, 2, placement=on(n2=2), started=900.0)
+        before = step(None, at(1000.0, fast, stays), [runs])
+        after = step(before, at(1060.0, stays), [runs])
+        assert claims(after) == {1, 2, 3}
+        assert after.ended_sooner([stays]) == [(NAMES, 4)]
+
     def test_who_was_cancelled_while_it_waited_leaves(self) -> None:
         runs, waits = plain(1, 8, placement=on(n1=4, n2=4), started=900.0), plain(2)
         rigid = step(None, at(1000.0), [runs, waits])
@@ -177,6 +185,27 @@ class TestRoom:
         assert room(problem, waits, owed={waits.id}, claimed={stopped.id}) == [4, 0]
         assert room(problem, waits, owed={waits.id}, claimed={stopped.id, rest.id}) == [0, 0]
 
+    def test_what_is_owed_is_not_given_of_what_elastic_jobs_have_of_each_other(self) -> None:
+        """One holds what another, which waits for it, would hold by now."""
+        grown, stopped = elastic(1, 1, placement=on(n1=4)), elastic(2, 3)
+        waits = plain(3, 8, shapes=(Shape(2, 4),), priority=5)
+        problem = at(0.0, grown, stopped)
+        both = {grown.id, stopped.id}
+        assert room(problem, waits, owed={waits.id}, claimed=both) == [0, 0]
+        assert room(problem, waits, owed={waits.id}, claimed={grown.id}) == [0, 0]
+        small = plain(3, 4, priority=5)
+        assert room(problem, small, owed={small.id}, claimed=both) == [0, 4]
+
+    @pytest.mark.parametrize("owed", [False, True])
+    def test_what_who_has_ended_sooner_would_hold_is_for_other_elastic_jobs(
+        self, owed: bool
+    ) -> None:
+        grown = elastic(1, 4, placement=on(n1=4, n2=4))
+        waits = plain(2, 4, priority=5)
+        more = {"owed": {waits.id} if owed else set(), "claimed": {grown.id}}
+        assert room(at(0.0, grown), waits, **more) == [4, 0]
+        assert room(at(0.0, grown), waits, ended=[(NAMES, 4)], **more) == [0, 0]
+
     def test_those_that_would_run_by_now_keep_their_request_wherever_they_stand(self) -> None:
         behind = elastic(1, 8, placement=on(n1=4, n2=4))
         waits = plain(2, 4, priority=5)
@@ -243,17 +272,20 @@ class TestWhatElasticJobsKeep:
         owed = {waits.id} if rng.random() < 0.3 else set()
 
         def held(job: Job) -> int:
-            return 0 if job.placement is None else min(job.requested, job.placement.gpus)
+            return 0 if job.placement is None else job.placement.gpus
 
         def kept(job: Job) -> int:
             ahead = (held(job) or job.startable) and place_of(job) < waits.place
-            return job.requested if job.id in claimed or ahead else held(job)
+            whole = job.id in claimed or ahead
+            return job.requested if whole else min(job.requested, held(job))
 
+        ended = [(rng.choice(halves), rng.randint(1, 4)) for _ in range(rng.randint(0, 2))]
         there = [job for job in ours if not job.nodes.isdisjoint(waits.nodes)]
-        near = sum(map(kept, there))
+        over = sum(gpus for nodes, gpus in ended if not nodes.isdisjoint(waits.nodes))
+        near = sum(map(kept, there)) + over
         if owed:
-            would_run = sum(job.requested for job in there if job.id in claimed)
+            would_run = sum(job.requested for job in there if job.id in claimed) + over
             near = min(sum(map(held, there)), would_run)
         fits = sum(4 for node in nodes if node.name in waits.nodes) - near >= waits.gpus
-        found = reserve(nodes, ours, [waits], owed=owed, claimed=claimed)
+        found = reserve(nodes, ours, [waits], owed=owed, claimed=claimed, ended=ended)
         assert sum(node.taken for node in found) == (waits.gpus if fits else 0)

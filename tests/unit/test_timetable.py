@@ -20,7 +20,7 @@ def a_request(gpus: int = 4, *, names: frozenset[str], **more: object) -> Reques
         "place": (0.0,),
         "shapes": (Shape(1, gpus),),
         "limit": 600.0,
-        "one_type": True,
+        "elastic": True,
         "began": None,
         "whole": None,
     }
@@ -49,7 +49,7 @@ def earliest(
             here = [
                 min(free(node, at) for at in beside)
                 for node in usable
-                if node.name in job.nodes and (not job.one_type or node.gpu_type == kind)
+                if node.name in job.nodes and (not job.elastic or node.gpu_type == kind)
             ]
             if any(sum(gpus >= s.gpus_per_node for gpus in here) >= s.nodes for s in job.shapes):
                 return begin
@@ -66,7 +66,7 @@ def a_request_by(rng: Random, nodes: list[Node]) -> Request:
         names=frozenset(rng.sample(names, rng.randint(1, len(names)))),
         shapes=rng.choice([(shape,), ()]),
         limit=rng.choice([1.0, 50.0, 300.0, inf]),
-        one_type=rng.random() < 0.7,
+        elastic=rng.random() < 0.7,
     )
 
 
