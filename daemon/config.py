@@ -100,7 +100,7 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_live_resizes_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 60  # of one such job
     min_gain: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     """A resize must gain this many times its cost, cost included."""
-    max_wait: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "s"})] = 14400.0
+    max_wait: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "s"})] = 86400.0
     """Who has waited longer is started first, and never preempted again."""
     renew_runs: bool = True
     """Whether a job that has had fewer GPUs than it asked for is restarted before its time limit

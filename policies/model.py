@@ -14,7 +14,7 @@ from ones.policies.sizes import Sizes
 
 JobId = NewType("JobId", int)
 Seconds = float  # since the epoch where it is a point in time
-MAX_WAIT: Seconds = 4 * 3600.0  # by default; who waited longer comes first, whatever the policy
+MAX_WAIT: Seconds = 24 * 3600.0  # by default; who waited longer comes first, whatever the policy
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

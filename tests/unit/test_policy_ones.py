@@ -12,7 +12,7 @@ from policy_builders import PlainSpeed, a_cluster, a_job, a_problem, on, unusabl
 from ones.estimator.speed import AssumedSpeed
 from ones.policies.fifo import Fifo
 from ones.policies.invariants import validate
-from ones.policies.model import Batch, JobId, Placement, Plan, Policy, Problem
+from ones.policies.model import MAX_WAIT, Batch, JobId, Placement, Plan, Policy, Problem
 from ones.policies.ones import Ones
 from ones.policies.ones_batch import SHARE, BatchLimit, batch_limits
 from ones.policies.ones_seed import best_sizes
@@ -377,7 +377,7 @@ def test_a_running_job_is_stopped_for_none_that_is_shorter_by_less_than_the_stop
 
 
 def test_who_waited_too_long_stops_a_running_job_whatever_is_known() -> None:
-    problem = guessed(one_that_runs_and_one_that_waits(waited=50_000.0), 1, 2)
+    problem = guessed(one_that_runs_and_one_that_waits(waited=2 * MAX_WAIT), 1, 2)
     assert gpus(plan(problem)) == {2: 16}
 
 

@@ -240,23 +240,25 @@ def test_no_policy_writes_into_the_memory_that_it_was_handed(name: str) -> None:
 
 
 def test_of_two_that_have_waited_too_long_both_are_started_where_there_is_room() -> None:
-    jobs = [replace(job, waited=40000.0 - int(job.id)) for job in singles(2)]
+    jobs = [replace(job, waited=2 * MAX_WAIT - int(job.id)) for job in singles(2)]
     other = a_job(3, "1", requested=1, nodes=NODES)
     nodes = [replace(NODES[0], taken=2), replace(NODES[1], taken=4)]
     left = {1: 9000.0, 2: 9000.0, 3: 10.0}
-    problem = a_problem([*jobs, other], nodes, now=50000.0, left=left)
+    problem = a_problem([*jobs, other], nodes, now=3 * MAX_WAIT, left=left)
     found = decided(problem, make("ones", max_wait=MAX_WAIT))
     assert started(found) == {1, 2}
 
 
 @pytest.mark.parametrize("policy", sorted(names()))
-@pytest.mark.parametrize("waited", [(40000.0, 30000.0), (20000.0, 20000.0)])
+@pytest.mark.parametrize(
+    "waited", [(2.5 * MAX_WAIT, 2 * MAX_WAIT), (1.5 * MAX_WAIT, 1.5 * MAX_WAIT)]
+)
 def test_of_two_that_have_waited_too_long_the_first_is_started(
     policy: str, waited: tuple[float, float]
 ) -> None:
     """The policy may make more of the other one, which nobody starts before it."""
     nodes = [replace(NODES[0], taken=3), replace(NODES[1], taken=4)]
     jobs = [replace(job, waited=since) for job, since in zip(singles(2), waited, strict=True)]
-    problem = a_problem(jobs, nodes, now=50000.0, left={1: 9000.0, 2: 100.0})
+    problem = a_problem(jobs, nodes, now=3 * MAX_WAIT, left={1: 9000.0, 2: 100.0})
     found = decided(problem, make(policy, max_wait=MAX_WAIT))
     assert started(found) == {1}, found.verdict.refused
