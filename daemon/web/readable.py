@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from functools import lru_cache
 from typing import Any
 
 LONGEST = 400  # characters; names in tables are cut further, by the page's own width
@@ -11,11 +10,10 @@ MOST = 2000  # entries of one list
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
-@lru_cache(maxsize=65536)  # rounds of a large cluster say the same again and again
 def readable(text: str, *, longest: int = LONGEST) -> str:
     """The text, cut, with control and direction characters as `⟨U+202E⟩`."""
     kept = text if len(text) <= longest else text[: longest - 1] + "…"
-    if kept.isascii() and kept.isprintable():
+    if kept.isascii() and kept.isprintable():  # nearly all; as fast as to look it up
         return kept
     return "".join(map(_shown, kept))
 

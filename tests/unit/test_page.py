@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -530,6 +531,18 @@ def test_what_has_changed_leads_from_one_state_to_the_next() -> None:
     }
     assert change(after, after) == {"tables": {}, "values": {}}
     assert change(NOTHING, before)["tables"]["jobs"]["gone"] == []
+
+
+def test_no_text_that_was_shown_is_kept() -> None:
+    """Rounds say something else each time: for how long, by how much, of which job."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(20_000):
+            readable(f"job {number} would end 00:12:33 sooner")
+        assert tracemalloc.get_traced_memory()[0] - before < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_foreign_text_is_cut_and_what_is_hidden_in_it_is_shown() -> None:
