@@ -11,7 +11,7 @@ others would take its turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -96,11 +96,20 @@ class Rigid:
         ]
 
 
-def step(before: Rigid | None, problem: Problem, plain: Sequence[PlainJob]) -> Rigid:
-    """A round later. Without a `before`, who runs in truth has started here."""
+def step(
+    before: Rigid | None,
+    problem: Problem,
+    plain: Sequence[PlainJob],
+    *,
+    failed: Collection[JobId] = (),
+) -> Rigid:
+    """A round later. Without a `before`, who runs in truth has started here.
+
+    `failed`: elastic jobs that have ended without being done, which are gone here, too.
+    """
     now, first = problem.now, before is None
     before = before or Rigid()
-    requests, alive = _requests(before, problem, plain)
+    requests, alive = _requests(before, problem, plain, failed)
     claims: dict[JobId, Claim] = {}
     through = set(before.through & alive)
     for id_, claim in before.claims.items():
@@ -141,12 +150,12 @@ def step(before: Rigid | None, problem: Problem, plain: Sequence[PlainJob]) -> R
 
 
 def _requests(
-    before: Rigid, problem: Problem, plain: Sequence[PlainJob]
+    before: Rigid, problem: Problem, plain: Sequence[PlainJob], failed: Collection[JobId]
 ) -> tuple[dict[JobId, Request], set[JobId]]:
     """What all jobs ask for, and which of them are there in truth.
 
     Who has ended there by himself has still to run here, as long as it took; who was cancelled
-    while it waited has not.
+    while it waited has not, nor an elastic job that has `failed`.
     """
     nodes, known = problem.nodes, before.requests
     found = {job.id: _of_plain(job, nodes, known.get(job.id)) for job in plain}
@@ -166,6 +175,8 @@ def _requests(
             found[job.id] = _of_elastic(problem, job, shapes, there)
     for id_, one in known.items():
         gone = id_ not in alive and id_ not in before.through
+        if one.elastic and id_ in failed:
+            continue  # nobody knows how much it had still to do
         if gone and (one.began is not None or id_ in before.claims):
             ran = 0.0 if one.began is None else problem.now - one.began
             found[id_] = one if one.whole is not None else replace(one, whole=ran)

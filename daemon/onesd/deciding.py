@@ -53,6 +53,8 @@ class Question:
     plain: Sequence[PlainJob] | None = None
     """Jobs outside our hands that hold GPUs or wait for them; None: there never are any."""
     rigid: Rigid | None = None  # the last answer's
+    failed: frozenset[JobId] = frozenset()
+    """Elastic jobs that have ended without being done: cancelled, failed, at their time limits."""
     gates: Mapping[JobId, Gate] = field(default_factory=dict)
     staged: Mapping[JobId, tuple[str, ...]] = field(default_factory=dict)
     """Waiting jobs whose data are, or will be, on these nodes."""
@@ -194,7 +196,7 @@ def _room(question: Question) -> tuple[Rigid | None, tuple[Node, ...], frozenset
     problem, plain = question.problem, question.plain
     if plain is None:
         return None, problem.nodes, frozenset()
-    rigid = step(question.rigid, problem, plain)
+    rigid = step(question.rigid, problem, plain, failed=question.failed)
     # Who has run was stopped for others' sake: to stop them for it again would go on for ever.
     queued = [job for job in problem.jobs if job.queued and not job.executed]
     turns = [job for job in queued if job.id in rigid.claims]

@@ -37,7 +37,7 @@ from ones.policies.words import counted
 from ones.slurm_ext.elastic import plain_jobs, running_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.shards import gpus_held
-from ones.slurm_ext.snapshot import Snapshot
+from ones.slurm_ext.snapshot import ENDED, Snapshot
 
 log = logging.getLogger(__name__)
 TELLS = 5.0  # seconds for which a round is waited for by who asks what is known
@@ -194,6 +194,11 @@ class Rounds:
             strictness=config.order.strictness,
             plain=plain_jobs(seen.snapshot, seen.jobs, seen.order, seen.stopped),
             rigid=self._rigid,
+            failed=frozenset(
+                JobId(job.id)
+                for job in seen.snapshot.jobs.values()
+                if job.state in ENDED and job.state != "COMPLETED" and job.marked
+            ),
             gates=gates,
             staged=books.stages.staged(),
             ends=ends(seen.snapshot),

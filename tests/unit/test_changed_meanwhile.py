@@ -42,3 +42,17 @@ def test_a_lost_nodes_job_that_can_not_be_planned_for_goes_on_as_a_plain_job() -
     assert at_work.job(job).state == "PENDING"
     at_work.live(300, until=lambda: at_work.job(job).state == "RUNNING")
     assert (at_work.job(job).state, lost in at_work.job(job).nodes) == ("RUNNING", False)
+
+
+def test_a_cancelled_job_leaves_its_gpus_to_no_other_elastic_job() -> None:
+    """Who has ended by himself would go on if he were rigid; who was cancelled would not."""
+    at_work = AtWork()
+    stays, cancelled = at_work.running(), at_work.running()
+    at_work.live(30)
+    rounds = at_work.onesd.rounds
+    assert rounds.published.rigid is not None
+    assert set(rounds.published.rigid.claims) == {stays, cancelled}
+    at_work.world.by("alice").cancel(cancelled)
+    at_work.live(30)
+    assert rounds.published.rigid is not None
+    assert set(rounds.published.rigid.claims) == {stays}

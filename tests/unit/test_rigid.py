@@ -106,6 +106,18 @@ class TestTheRigidQueue:
         assert claims(step(rigid, at(1060.0), [])) == {1}
         assert claims(step(rigid, at(9000.0), [])) == set()
 
+    def test_an_elastic_job_that_has_failed_leaves(self) -> None:
+        runs, fast = (
+            plain(1, placement=on(n2=4), started=900.0),
+            elastic(2, placement=on(n1=4), started=1000.0),
+        )
+        before = step(None, at(1000.0, fast), [runs])
+        assert claims(before) == {1, 2}
+        after = step(before, at(1060.0), [], failed={JobId(1), fast.id})
+        assert claims(after) == set()
+        assert after.ended_sooner([]) == []
+        assert claims(step(before, at(1060.0), [])) == {2}
+
     def test_what_who_has_ended_sooner_would_hold_is_known_of_elastic_jobs_alone(self) -> None:
         fast = elastic(1, 4, placement=on(n1=4, n2=4), started=1000.0)
         stays, runs = elastic(2, 2), plain(3, 2, placement=on(n2=2), started=900.0)
