@@ -16,6 +16,7 @@ ENDED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
     | {"DEADLINE", "OUT_OF_MEMORY"}
 )  # states of a job that is over
+NOT_DONE = ENDED - {"COMPLETED"}  # of one that is over without being done
 HOLDING = frozenset({"RUNNING", "SUSPENDED"})  # the states in which a job holds its GPUs
 ALIVE = HOLDING | {"PENDING"}  # those of a job that is not over
 BY_RESERVATION = frozenset({"MAINTENANCE", "RESERVED"})  # of a node in one that is active

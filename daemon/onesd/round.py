@@ -37,7 +37,7 @@ from ones.policies.words import counted
 from ones.slurm_ext.elastic import plain_jobs, running_plain_jobs
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.shards import gpus_held
-from ones.slurm_ext.snapshot import ENDED, Snapshot
+from ones.slurm_ext.snapshot import NOT_DONE, Snapshot
 
 log = logging.getLogger(__name__)
 TELLS = 5.0  # seconds for which a round is waited for by who asks what is known
@@ -197,7 +197,7 @@ class Rounds:
             failed=frozenset(
                 JobId(job.id)
                 for job in seen.snapshot.jobs.values()
-                if job.state in ENDED and job.state != "COMPLETED" and job.marked
+                if job.state in NOT_DONE and job.marked
             ),
             gates=gates,
             staged=books.stages.staged(),

@@ -13,7 +13,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 def readable(text: str, *, longest: int = LONGEST) -> str:
     """The text, cut, with control and direction characters as `⟨U+202E⟩`."""
     kept = text if len(text) <= longest else text[: longest - 1] + "…"
-    if kept.isascii() and kept.isprintable():  # nearly all; as fast as to look it up
+    if kept.isascii() and kept.isprintable():  # nearly all: quick enough not to be remembered
         return kept
     return "".join(map(_shown, kept))
 

@@ -38,7 +38,7 @@ from ones.slurm_ext.live_moves import (
     promised,
 )
 from ones.slurm_ext.satellites import Tie, stale
-from ones.slurm_ext.snapshot import ENDED, JobRecord, Snapshot
+from ones.slurm_ext.snapshot import NOT_DONE, JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
 SILENCE = 30.0  # seconds without a word after which a launcher is not relied on
@@ -328,7 +328,7 @@ def _ended(snapshot: Snapshot) -> dict[int, dict[int, str]]:
     found: dict[int, dict[int, str]] = {}
     for job in snapshot.jobs.values():
         tie = Tie.of(job)
-        if tie is not None and job.state in ENDED and job.state != "COMPLETED":
+        if tie is not None and job.state in NOT_DONE:
             what = f"satellite {job.id} ended ({job.state})"
             found.setdefault(tie.base, {})[tie.order] = what
     return found
