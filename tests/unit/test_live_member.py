@@ -63,3 +63,22 @@ def test_a_worker_that_cannot_read_its_launcher_ends_and_says_why() -> None:
         _, said = process.communicate(timeout=50)
     assert process.returncode == 1
     assert "what the launcher says can't be read: KeyError('rank')" in said
+
+
+def test_whatever_making_a_group_raises_is_told_to_the_launcher() -> None:
+    """Its thread ended without a word, and the others waited for it for ever."""
+    launcher, worker = socket.socketpair()
+    launcher.settimeout(30)
+
+    def make(offer: Offer, name: str, store: tuple[str, int]) -> Made | None:
+        raise AttributeError("no such thing in this PyTorch")
+
+    Member(worker, make)
+    launcher.sendall(encode(PROPOSAL))
+    said = b""
+    while b"failed" not in said:
+        piece = launcher.recv(4096)
+        assert piece, "the worker has gone without a word"
+        said += piece
+    assert b"no such thing in this PyTorch" in said
+    launcher.close()

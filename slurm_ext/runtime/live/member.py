@@ -212,6 +212,9 @@ class Member:
             group = self._make(offer, name, store)
         except OnesError as fault:
             reason = str(fault)
+        except Exception as fault:  # of a PyTorch that isn't as those known here
+            reason = f"group {name}: {type(fault).__name__}: {fault}"
+            log.exception("ones: group %s", name)
         with self._changed:
             number = offer.number
             if self._making == number:

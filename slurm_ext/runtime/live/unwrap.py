@@ -39,7 +39,7 @@ def bare(model: Any) -> None:
     known: Any = states
     for part in parts(model):
         state = part._get_fsdp_state()
-        for group in state._fsdp_param_groups:
+        for group in _groups(state):
             group.reshard()
             for name in HANDLES:
                 for handle in getattr(group, name).values():
@@ -93,11 +93,21 @@ def check(model: Any) -> None:
 
 def _forget(state: Any) -> None:
     """Let go of the slices: what FSDP2 knows refers to itself, and would keep them for long."""
-    for group in state._fsdp_param_groups:
+    for group in _groups(state):
         for parameter in group.fsdp_params:
             vars(parameter).clear()
         vars(group).clear()
-    state._fsdp_param_groups.clear()
+    if hasattr(state, "_fsdp_param_groups"):
+        state._fsdp_param_groups.clear()
+    else:
+        state._fsdp_param_group = None
+
+
+def _groups(state: Any) -> list[Any]:
+    """What FSDP2 has cut together of a module; up to PyTorch 2.11 all of it, or nothing."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [group for group in [state._fsdp_param_group] if group is not None]
 
 
 def _meta(parameter: Any) -> Any:
