@@ -32,20 +32,26 @@ def main() -> None:
 
     torch.set_num_threads(1)
     job = ones.init(checkpoints=os.environ["CHECKPOINTS"])
-    ddp = job.ddp(network())
+    ddp = job.ddp(network().to(job.device))
     optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-4)
     job.track(optimizer)
     data = torch.utils.data.TensorDataset(torch.randn(4096, WIDTH), torch.randn(4096, WIDTH))
     loader = job.loader(data, batch_size=BATCH)
-    job.warm_up(lambda batch: mse_loss(ddp(batch[0]), batch[1]))
+
+    def loss_of(batch: list[torch.Tensor]) -> torch.Tensor:
+        x, y = (each.to(job.device) for each in batch)
+        return mse_loss(ddp(x), y)
+
+    job.warm_up(loss_of)
     begun = time.time()
     for _ in job.epochs(10**6):
-        for x, y in loader:
+        for batch in loader:
             size = job.world_size
-            loss = mse_loss(ddp(x), y)
+            loss = loss_of(batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            float(loss.detach())  # a GPU has ended by then
             ended = time.time()
             job.step(loss=loss)
             if job.rank == 0:

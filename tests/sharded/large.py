@@ -1,9 +1,12 @@
 """What a change of workers costs a sharded transformer, and whether it comes out right.
 
 usage: scripts/benchmark-live --sharded [--width N] [--layers N] [--sizes N,N...]
-                                        [--copies N,N...] [--restarts N] [--torchft N] [--json]
+                                        [--copies N,N...] [--restarts N] [--torchft N]
+                                        [--pause SECONDS] [--json]
 
-By default 100 million parameters in fp32 under AdamW, 1.2 GB of state, on this machine over gloo.
+By default 100 million parameters in fp32 under AdamW, 1.2 GB of state, on this machine over gloo,
+or NCCL where there is a GPU. There steps are so short that the training would be over before
+newcomers have started: --pause has it wait after each step.
 FSDP2 goes through --sizes, HSDP with two workers for each copy through --copies. A pause lasts from
 the end of the last step of the old size to the start of the first one of the new, on the worker for
 which it is longest. Right after each training its changes are made again by a restart, --restarts
@@ -57,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--copies", default="4,6,2", help="workers of HSDP; empty: none")
     parser.add_argument("--restarts", type=int, default=1, help="of each change")
     parser.add_argument("--torchft", type=int, default=0, help="walks of HSDP by torchft")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     model = {"width": given.width, "layers": given.layers}
@@ -69,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, walk, shards in walks:
             if walk:
                 own = Path(folder) / name
-                found, same = walked(own, walk, shards=shards, **model)
+                found, same = walked(own, walk, shards=shards, pause=given.pause, **model)
                 for row in found:
                     row["bytes"] = transferred(own, row["before"], row["after"], shards, **model)
                     row["torchft"] = []
@@ -128,13 +132,13 @@ def sizes(text: str) -> list[int]:
 
 
 def walked(
-    folder: Path, walk: Sequence[int], *, shards: int | None, **model: int
+    folder: Path, walk: Sequence[int], *, shards: int | None, pause: float, **model: int
 ) -> tuple[list[dict[str, Any]], bool]:
     """Each change of a live training, and whether the training came out as it had to."""
     folder.mkdir()
     samples = BATCH * (BETWEEN + 2) * (len(walk) + 1)
     training = LiveTraining(
-        folder, samples=samples, epochs=1, batch=BATCH, pause=0, **model,
+        folder, samples=samples, epochs=1, batch=BATCH, pause=pause, **model,
         **({} if shards is None else {"shards": shards}),
     )  # fmt: skip
     try:

@@ -83,7 +83,7 @@ class Sequences(torch.utils.data.Dataset[Any]):
 
 
 def loss_of(model: Any, batch: Any) -> Any:
-    numbers = batch[1]
+    numbers = batch[1].to(next(model.parameters()).device)
     told = model(numbers[:, :-1])
     return functional.cross_entropy(told.reshape(-1, WORDS), numbers[:, 1:].reshape(-1))
 
@@ -99,7 +99,14 @@ def digest(model: Any) -> list[float]:
 
 
 def peak() -> int:
-    """Bytes that this process has had at its most since the last call; 0 where nobody counts."""
+    """Bytes that this process has had at its most since the last call; 0 where nobody counts.
+
+    Those of its GPU, where it has one.
+    """
+    if torch.cuda.is_available():
+        most = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return most
     try:
         status = Path("/proc/self/status").read_text()
         Path("/proc/self/clear_refs").write_text("5")
@@ -133,7 +140,7 @@ def main() -> None:
     job = ones.init(checkpoints=given.checkpoints, checkpoint_seconds=given.checkpoint_seconds)
     torch.manual_seed(3)
     width = given.width if job.rank < given.other_width_from else 2 * given.width
-    network = Transformer(width, given.layers)
+    network = Transformer(width, given.layers).to(job.device)
     model = job.fsdp(network, shards=given.shards, copy_steps=given.copy_steps)
     if given.adds:
         model.added = torch.nn.Parameter(torch.zeros(3))

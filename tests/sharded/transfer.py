@@ -2,9 +2,9 @@
 
 usage: transfer.py BEFORE AFTER SHARDS WIDTH LAYERS RANK STORE
 
-As many processes as take part in the change of sharded workers send each other the same slices over
-gloo, and do nothing else; SHARDS is 0 where all workers share one copy. Rank 0 prints the seconds
-of the fastest of some times.
+As many processes as take part in the change of sharded workers send each other the same slices, and
+do nothing else: over gloo, or NCCL where there is a GPU. SHARDS is 0 where all workers share one
+copy. Rank 0 prints the seconds of the fastest of some times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def main() -> None:
     before, after, shards, width, layers, rank = (int(word) for word in sys.argv[1:7])
     store = f"file://{sys.argv[7]}"
     size = max(before, after)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    name = "nccl" if cuda else "gloo"
+    dist.init_process_group(name, init_method=store, rank=rank, world_size=size)
     with torch.device("meta"):
         model = Transformer(width, layers)
     parts = STATE * [
@@ -40,19 +43,28 @@ def main() -> None:
     for tag, move in enumerate(moves(parts, old, new), start=1):
         numbers = (move.end - move.begin) * parts[move.part].row // NUMBER
         if move.source == rank:
-            sends.append((torch.ones(numbers), move.target, tag))
+            sends.append((torch.ones(numbers, device=device), move.target, tag))
         elif move.target == rank:
             receives.append((numbers, move.source, tag))
     found = []
     for _ in range(TIMES):
         # New memory each time, as new slices are.
-        slices = [(torch.empty(numbers), source, tag) for numbers, source, tag in receives]
+        slices = [
+            (torch.empty(numbers, device=device), source, tag) for numbers, source, tag in receives
+        ]
         dist.barrier()
         began = time.perf_counter()
-        works = [dist.irecv(slice_, source, tag=tag) for slice_, source, tag in slices]
-        works += [dist.isend(slice_, target, tag=tag) for slice_, target, tag in sends]
+        calls = [(dist.irecv, *each) for each in slices] + [(dist.isend, *each) for each in sends]
+        if cuda:  # all at once, as NCCL needs it
+            works = dist.batch_isend_irecv(
+                [dist.P2POp(call, tensor, peer) for call, tensor, peer, _ in calls]
+            )
+        else:
+            works = [call(tensor, peer, tag=tag) for call, tensor, peer, tag in calls]
         for work in works:
             work.wait()
+        if cuda:
+            torch.cuda.synchronize()
         dist.barrier()
         found.append(time.perf_counter() - began)
     if rank == 0:

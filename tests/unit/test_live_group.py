@@ -100,3 +100,51 @@ def test_who_waits_for_data_that_are_on_their_way_is_freed_when_the_group_is_cut
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
     assert pair.fault
+
+
+class Nccl:
+    """What of NCCL a group calls, where there is no GPU."""
+
+    def __init__(self) -> None:
+        self.may_abort = threading.Event()
+        self.calls: list[str] = []
+
+    def abort(self) -> None:
+        self.may_abort.wait(PATIENCE)
+        self.calls.append("abort")
+
+
+def test_a_cut_ends_what_is_under_way_on_the_gpu_without_waiting_for_it() -> None:
+    from ones.slurm_ext.runtime.live import group
+
+    nccl = Nccl()
+    made = group.Group(object(), rank=0, size=2, links={}, nccl=nccl)
+    made.cut()  # an abort may wait for a call that connects to the lost worker
+    made.cut()
+    assert made.cut_at is not None
+    nccl.may_abort.set()
+    eventually(lambda: nccl.calls == ["abort"])
+
+
+def test_who_leaves_a_group_of_nccl_waits_for_no_other_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To destroy one in good order is a collective, and others may have left already."""
+    from ones.slurm_ext.runtime.live import group
+
+    nccl, pg = Nccl(), object()
+    nccl.may_abort.set()
+    monkeypatch.setattr(group.dist, "destroy_process_group", lambda _: nccl.calls.append("destroy"))
+    monkeypatch.setattr(group, "QUIET", 0.0)
+    group.Group(pg, rank=0, size=2, links={}, nccl=nccl).drop()
+    eventually(lambda: nccl.calls == ["abort", "destroy"])
+
+
+def test_a_worker_with_a_gpu_is_not_ended_by_a_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ones.slurm_ext.runtime.live import group
+
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+    monkeypatch.setenv("NCCL_RUNTIME_CONNECT", "1")
+    group.prepare_nccl()
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    assert os.environ["NCCL_RUNTIME_CONNECT"] == "1"  # whoever sets it knows why

@@ -28,6 +28,7 @@ from ones.slurm_ext.runtime.live.orders import OrderFault, order
 
 pytestmark = pytest.mark.torch
 SAMPLES, EPOCHS, BATCH = 251, 6, 16
+OTHERS = ("ONES_", "SLURM_")  # variables of jobs
 SCRIPT = """
 import json, os, sys, time
 import torch
@@ -39,10 +40,12 @@ job = ones.init(checkpoints=os.environ.get("CHECKPOINTS"))
 generator = torch.Generator().manual_seed(1)
 inputs = torch.randn(251, 8, generator=generator)
 answers = inputs @ torch.randn(8, 1, generator=generator)
+inputs, answers = inputs.to(job.device), answers.to(job.device)
 model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
 for parameter in model.parameters():
     # Any newcomer has other numbers than the first worker, until it gets them.
     torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(5 + job.rank))
+model.to(job.device)
 ddp = job.ddp(model)
 optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
@@ -95,7 +98,7 @@ class LiveTraining:
         self.folder = folder
         (folder / "train.py").write_text(SCRIPT)
         self.environment = {
-            **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
+            **{name: one for name, one in os.environ.items() if not name.startswith(OTHERS)},
             "SEEN": str(folder / "seen"),
             "SLOW": str(folder / "slow"),
             "OMP_NUM_THREADS": "1",
@@ -401,7 +404,7 @@ def test_a_group_does_not_end_while_one_of_its_callbacks_is_under_way(
     monkeypatch.setattr(groups.dist, "destroy_process_group", ended.append)
     monkeypatch.setattr(groups, "QUIET", 0.0)
     made = object()
-    group = groups.Group(made, rank=0, size=2, nccl=False, links={})
+    group = groups.Group(made, rank=0, size=2, links={})
     averaged: Any = torch.futures.Future()
     found = group.outcome(averaged, "as it was", lambda: None)
     group.drop()
@@ -428,7 +431,7 @@ def test_who_waits_for_data_that_were_lost_with_their_connection_is_freed(
     from ones.slurm_ext.runtime.live import group as groups
 
     monkeypatch.setattr(groups, "CUT", 0.1)
-    group = groups.Group(object(), rank=0, size=2, nccl=False, links={})
+    group = groups.Group(object(), rank=0, size=2, links={})
     averaged: Any = torch.futures.Future()
     lost: list[bool] = []
     found = group.outcome(averaged, "as it was", lambda: lost.append(True))

@@ -24,6 +24,10 @@ class Bundle:
         for each in self._all:
             each.cut()
 
+    @property
+    def is_cut(self) -> bool:
+        return any(each.cut_at is not None for each in self._all)
+
     def drop(self) -> None:
         for each in self._all:
             if each.pg is not None:

@@ -45,8 +45,9 @@ class Group:
     """
 
     def __init__(
-        self, pg: Any, *, rank: int, size: int, nccl: bool, links: dict[int, Ends]
+        self, pg: Any, *, rank: int, size: int, links: dict[int, Ends], nccl: Any = None
     ) -> None:
+        """`links` are gloo's connections; `nccl` is what carries tensors of GPUs, if anything."""
         self.pg = pg
         self.rank = rank
         self.size = size
@@ -69,13 +70,13 @@ class Group:
         own neighbours, and those for the end of what they have under way.
         """
         first, self.cut_at = self.cut_at is None, time.monotonic()
-        if self._nccl and hasattr(self.pg, "abort"):
-            self.pg.abort()
         present = _connections(set())
         for number, ends in self._links.items():
             if present.get(number) == ends:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
                     link.shutdown(socket.SHUT_RDWR)
+        if first and self._nccl is not None:
+            _abort(self._nccl)
         if first and self._callbacks:
             threading.Thread(target=self._free, name="ones-cut", daemon=True).start()
 
@@ -105,7 +106,9 @@ class Group:
             finally:
                 done.set()
 
-        if self._nccl:  # what waits is the stream of the one who calls; it can be aborted
+        if (
+            self._nccl is not None
+        ):  # what waits is the stream of the one who calls; it can be aborted
             for work in works:
                 work.wait()
             return
@@ -133,7 +136,7 @@ class Group:
                 lost()
                 return otherwise
 
-        if self._nccl:
+        if self._nccl is not None:
             return future.then(value)  # its order on the GPU is kept, and it can be aborted
         mine: Any = torch.futures.Future()
 
@@ -181,8 +184,8 @@ class Group:
         Up to PyTorch 2.6 a group that ends waits for its threads while it holds Python's lock: if
         one of them needs that lock, or waits itself, the whole process stands still.
         """
-        held = [self.pg]
-        self.pg = None
+        held, nccl = [self.pg], self._nccl
+        self.pg = self._nccl = None
         if c10d.GroupMember.WORLD is held[0]:
             c10d._update_default_pg(None)
 
@@ -191,6 +194,8 @@ class Group:
                 continue
             time.sleep(QUIET)
             with contextlib.suppress(AssertionError, RuntimeError, ValueError):
+                if nccl is not None:  # to be destroyed in good order it would need all the others
+                    _abort(nccl).join()
                 dist.destroy_process_group(held[0])  # unless the process is ending already
             held.clear()
 
@@ -223,8 +228,8 @@ def make(
     It carries tensors of the CPU by gloo, and those of GPUs by NCCL where there is one. May run in
     a thread while another group is in use.
     """
-    nccl = device.type == "cuda" and dist.is_nccl_available()
-    backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
+    has_nccl = device.type == "cuda" and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
     helper: Any = c10d._new_process_group_helper
     before = set(_connections(set()))
     try:
@@ -234,9 +239,12 @@ def make(
         }
         # All are there, and what a backend puts off until its first use is done now.
         dist.all_reduce(torch.zeros(1), group=pg)
-        if nccl:
-            dist.all_reduce(torch.zeros(1, device=device), group=pg)
-            torch.cuda.synchronize(device)
+        links, nccl = _connections(before), None
+        if has_nccl:
+            # It connects without a collective: one on the GPU would wait there for training on
+            # some members, while on others training waits for it.
+            nccl = pg._get_backend(device)
+            nccl.eager_connect_single_device(device)
     except (RuntimeError, ValueError) as fault:
         reason = str(fault).strip().splitlines()
         raise GroupFault(f"group {name}: {reason[0] if reason else type(fault).__name__}") from None
@@ -244,7 +252,30 @@ def make(
     set_timeout = getattr(dist, "set_timeout", None) or getattr(c10d, "_set_pg_timeout", None)
     if set_timeout is not None:
         set_timeout(WORKING, pg)
-    return Group(pg, rank=rank, size=size, nccl=nccl, links=_connections(before))
+    return Group(pg, rank=rank, size=size, links=links, nccl=nccl)
+
+
+def prepare_nccl() -> None:
+    """Have NCCL do as groups need it that come and go. Before its first use."""
+    # Its watchdog would end a process whose group has lost a member, or is late.
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+    # What it puts off until the first collective would be done while all training waits.
+    os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
+
+
+def _abort(nccl: Any) -> threading.Thread:
+    """End what is under way in it, in a thread: it may wait for a call that connects.
+
+    A process doesn't end before such a thread, or it would meet what CUDA ends by itself then.
+    """
+
+    def abort() -> None:
+        with contextlib.suppress(RuntimeError):
+            nccl.abort()
+
+    thread = threading.Thread(target=abort, name="ones-abort")
+    thread.start()
+    return thread
 
 
 def _connections(known: set[int]) -> dict[int, Ends]:

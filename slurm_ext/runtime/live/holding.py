@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+
 from ones.slurm_ext.runtime.live.group import Group
 from ones.slurm_ext.runtime.live.reshard import Cut, neighbours
-from ones.slurm_ext.runtime.live.slices import part_of, room
+from ones.slurm_ext.runtime.live.slices import begun, part_of, room
 from ones.slurm_ext.runtime.live.state import compare
 from ones.slurm_ext.runtime.sharded_state import (
     Spec,
@@ -106,13 +108,13 @@ def copied(group: Group, present: State, cut: Cut, *, node: int, device: Any) ->
         name: each.clone() if spec.dim is None else room(spec, theirs, device)
         for (name, spec), each in zip(own.specs.items(), own.slices.values(), strict=True)
     }
-    works = []
+    operations: list[Any] = []
     if giver != group.rank:
         for tag, (name, spec) in enumerate(own.specs.items(), start=1):
             if spec.dim is not None:
-                works.append(group.pg.recv([slices[name]], giver, tag))
-                works.append(group.pg.send([own.slices[name]], taker, tag))
-    group.finish_all(works)
+                operations.append((dist.irecv, slices[name], giver, tag))
+                operations.append((dist.isend, own.slices[name], taker, tag))
+    group.finish_all(begun(group, operations))
     return {theirs: State(own.specs, slices, own.skeletons), cut: own}
 
 

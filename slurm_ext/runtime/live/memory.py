@@ -36,7 +36,8 @@ def give_back() -> None:
 def available(device: Any) -> int | None:
     """Bytes that are free on the device, within the job's limit; None where nobody says."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + kept)
     found: list[int] = []
     with suppress(OSError):
         if match := re.search(r"^MemAvailable: +([0-9]+) kB", MEMINFO.read_text(), re.MULTILINE):

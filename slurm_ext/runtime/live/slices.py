@@ -187,7 +187,7 @@ class Exchange:
                 operations.append((dist.irecv, whole, move.source, tag))
                 if whole is not slice_:
                     copies.append((slice_, whole))
-        return _begun(self._group, operations), copies
+        return begun(self._group, operations), copies
 
     def _to_send(self, move: Move, had: Mapping[Cut, Mapping[str, Any]]) -> Any:
         """The rows of a move, from that of this worker's slices which has them."""
@@ -223,7 +223,7 @@ def _rows(tensor: Any, spec: Spec, rows: tuple[int, int], held: tuple[int, int])
     return tensor.narrow(spec.dim, rows[0] - held[0], rows[1] - rows[0])
 
 
-def _begun(group: Group, operations: Sequence[tuple[Any, Any, int, int]]) -> list[Any]:
+def begun(group: Group, operations: Sequence[tuple[Any, Any, int, int]]) -> list[Any]:
     """Sends and receives under way. On GPUs as one, as NCCL needs it where two send to each other.
 
     Gloo takes them one by one, and carries them out beside each other.

@@ -88,6 +88,7 @@ class LiveFramework(TorchFramework):
             index = place.local_rank % torch.cuda.device_count()
             self.device = torch.device("cuda", index)
             torch.cuda.set_device(index)
+            groups.prepare_nccl()
         else:
             keep()
 
@@ -299,9 +300,6 @@ class LiveFramework(TorchFramework):
             self._bundle.cut()
         elif self._group is not None:
             self._group.cut()
-        if self.device.type == "cuda":
-            # Its steps run after the host has called them done, so memory may hold half a step.
-            self.member.committed = None
         if self._bundle is not None:
             self._leave_bundle()
         else:
@@ -330,6 +328,17 @@ class LiveFramework(TorchFramework):
         self.shards.add(model, wrap, cutting.shards)
         self.shards.copy_every = cutting.copy_steps
 
+    def _await_gradients(self) -> None:
+        """Wait until the GPU has the gradients of all: only then is it sure that none is of half.
+
+        What was cut ends on the GPU as well, with numbers that mean nothing.
+        """
+        if self.lost or self.device.type != "cuda" or self._group is None or self._group.size == 1:
+            return
+        torch.cuda.current_stream(self.device).synchronize()
+        if self._group.cut_at is not None or (self._bundle is not None and self._bundle.is_cut):
+            self.lose()
+
     def _all_have_gradients(self, optimizer: Any) -> None:
         """Before a step changes slices: either all members do it, or in the end none does.
 
@@ -357,6 +366,7 @@ class LiveFramework(TorchFramework):
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
         def forget(*_: object) -> None:
+            self._await_gradients()
             if self.shards is not None and not (self.half and self.half.finishing):
                 self._all_have_gradients(optimizer)
             if self.lost:
