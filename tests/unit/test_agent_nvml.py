@@ -45,6 +45,7 @@ TWO_GPUS = """count 2
 1.minor 0
 *.mem_total 40000
 *.mem_used 10000
+*.mem_reserved 600
 *.util_gpu 97
 *.util_mem 10
 *.power 250500
@@ -127,6 +128,36 @@ def test_a_gpu_is_read_in_base_units(emulated: Start) -> None:
     )
     assert (pids, nobody) == ([4711, 4712], [])
     assert second.minor == 0
+
+
+def test_what_the_driver_has_reserved_counts_as_used_where_it_is_not_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a driver before 510, which knows the first version of the question only."""
+
+    class Used:
+        used, total = 10600, 40000
+
+    def info(handle: object, version: int | None = None) -> Used:
+        if version is not None:
+            raise nvml.pynvml.NVMLError(nvml.pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return Used()
+
+    monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetMemoryInfo", info)
+    known = nvml.Nvml()
+    known._known["GPU-old"] = GpuSample(minor=0, uuid="GPU-old", type="k80")
+    for name in ("UtilizationRates", "PowerUsage", "Temperature"):
+        monkeypatch.setattr(nvml.pynvml, f"nvmlDeviceGet{name}", info_of_none)
+    for name in ("", "MPS"):
+        monkeypatch.setattr(
+            nvml.pynvml, f"nvmlDeviceGet{name}ComputeRunningProcesses", info_of_none
+        )
+    gpu = known._read("GPU-old", object()).gpu
+    assert (gpu.memory_used, gpu.memory_total) == (10600, 40000)
+
+
+def info_of_none(*_: object) -> None:
+    raise nvml.pynvml.NVMLError(nvml.pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def test_nvlink_is_told_by_the_numbers_of_the_gpus_at_its_other_ends(emulated: Start) -> None:

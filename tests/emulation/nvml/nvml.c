@@ -234,27 +234,30 @@ int nvmlDeviceGetPciInfo_v3(gpu_t *gpu, pci_t *pci)
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 
-int nvmlDeviceGetMemoryInfo(gpu_t *gpu, memory_t *memory)
+int nvmlDeviceGetMemoryInfo_v2(gpu_t *gpu, memory_v2_t *memory)
 {
     int code = number_of(gpu, "mem_total", &memory->total);
     if (code == OK)
         code = number_of(gpu, "mem_used", &memory->used);
-    if (code == OK)
-        memory->free = memory->total > memory->used ? memory->total - memory->used : 0;
-    return code;
-}
-
-int nvmlDeviceGetMemoryInfo_v2(gpu_t *gpu, memory_v2_t *memory)
-{
-    memory_t plain;
-    int code = nvmlDeviceGetMemoryInfo(gpu, &plain);
     if (code != OK)
         return code;
-    memory->total = plain.total;
-    memory->used = plain.used;
-    memory->free = plain.free;
     if (number_of(gpu, "mem_reserved", &memory->reserved) != OK)
         memory->reserved = 0;
+    unsigned long long taken = memory->used + memory->reserved;
+    memory->free = memory->total > taken ? memory->total - taken : 0;
+    return OK;
+}
+
+/* The first version counts what the driver has reserved as used, as an H200's says. */
+int nvmlDeviceGetMemoryInfo(gpu_t *gpu, memory_t *memory)
+{
+    memory_v2_t apart;
+    int code = nvmlDeviceGetMemoryInfo_v2(gpu, &apart);
+    if (code != OK)
+        return code;
+    memory->total = apart.total;
+    memory->used = apart.used + apart.reserved;
+    memory->free = apart.free;
     return OK;
 }
 
