@@ -9,8 +9,11 @@ import interference
 import pytest
 from judged_commands import assert_refused, said
 
+from ones.estimator.pairing import Rules, Sharer, against
+
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "lucid"
 TABLE = SHARED / "colocate_info.csv"
+H200 = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "h200"
 HEADING = "model1,batchsize1,amp1,speed1,model2,batchsize2,amp2,speed2,gpu_util,gmem_util\n"
 GOOD = HEADING + "a,32,0,0.9,b,32,0,0.8,90,50\na,32,0,0.7,a,32,0,0.7,99,60\n"
 
@@ -29,6 +32,28 @@ def test_held_out_pairs_are_foretold_with_a_third_of_the_error_of_the_mean(
     assert lines["process"]["recall"] > 0.96
     assert lines["process"]["sure_precision"] > 0.98
     assert lines["process"]["sure_recall"] > 0.85
+
+
+def test_pairs_of_an_h200_are_foretold_with_a_quarter_of_the_error_of_the_mean() -> None:
+    found = interference.report([H200 / "pairs.csv"], H200 / "single_data.csv", 0.8)["ways"]
+    lines = {one["way"]: one for one in found if one["left_out"] == "pairs"}
+    assert lines["process"]["mae"] < 0.25 * lines["mean"]["mae"]
+    assert lines["process"]["sure_precision"] == 1.0
+
+
+def test_whom_the_busy_rule_lets_share_an_h200_keeps_80_percent_of_its_speed_there() -> None:
+    alone = interference.read_single(H200 / "single_data.csv")
+    nodes, cards = frozenset({"n1"}), {"n1": 140_000.0}
+    least = []
+    for pair in interference.read(H200 / "pairs.csv", alone, least=1):
+        both = [
+            Sharer(job=job, user="u", account="a", alone=one, memory=1.0, nodes=nodes)
+            for job, one in enumerate((pair.first, pair.second), start=1)
+        ]
+        if not against(*both, cards, Rules()):
+            least.append(min(pair.speeds))
+    assert len(least) == 9
+    assert min(least) >= 0.8
 
 
 def test_the_answer_has_every_way_and_every_model(
