@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,3 +149,31 @@ def test_a_worker_with_a_gpu_is_not_ended_by_a_watchdog(monkeypatch: pytest.Monk
     group.prepare_nccl()
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert os.environ["NCCL_RUNTIME_CONNECT"] == "1"  # whoever sets it knows why
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_step_on_a_gpu_is_left_out_where_its_gradients_were_cut(
+    monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    """The host is ahead of the GPU: what was cut there ends with numbers that mean nothing."""
+    import torch
+
+    from ones.slurm_ext.runtime.live.torch_live import LiveFramework
+
+    framework = LiveFramework()
+    framework.device = SimpleNamespace(type="cuda")
+    group: Any = SimpleNamespace(size=2, cut_at=None)
+    framework._group = group
+
+    class Stream:
+        def synchronize(self) -> None:
+            group.cut_at = 1.0 if cut else None
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    framework.scale_rate(optimizer, lambda: 1.0)
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    assert weight.item() == (1.0 if cut else 0.5)
+    assert framework.lost is cut

@@ -50,7 +50,6 @@ class HalfStep:
     """A step for which this worker has its gradients, and perhaps others have done it."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.finishing = False
         self.reach: int | None = None
         """Samples that are committed once it is done."""
         self._optimizer = optimizer
@@ -367,7 +366,7 @@ class LiveFramework(TorchFramework):
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
         def forget(*_: object) -> None:
             self._await_gradients()
-            if self.shards is not None and not (self.half and self.half.finishing):
+            if self.shards is not None:
                 self._all_have_gradients(optimizer)
             if self.lost:
                 # Without gradients a step changes nothing, and the step is done again.
