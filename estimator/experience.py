@@ -59,6 +59,7 @@ class Experience:
         self._factors: dict[str, float] = {}
         self._completion: Completion[str] | None = None
         self._factors_of: tuple[int, int] = (0, 0)
+        self._now: Seconds = 0.0  # of the last observation
         self._misses: deque[float] = deque(maxlen=MISSES)  # in standard errors
         self._types: set[str] = set()
         self._points = 0
@@ -67,14 +68,16 @@ class Experience:
         self.declared = Misses(DECLARED_SPREAD)
         self.by_family = Misses(FAMILY_SPREAD)
 
-    def observe(self, one: Observation) -> None:
+    def observe(self, one: Observation, at: Seconds = 0.0) -> None:
+        """An observation of this time, by any clock that doesn't go back."""
         if not one.sound:
             return
+        self._now = max(self._now, at)
         self._types.add(one.gpu_type)
         self._points += 1
         self._compare(one)
-        self._family(one.family).observe(one)
-        self._job(one.job).observe(one)
+        self._family(one.family).observe(one, self._now)
+        self._job(one.job).observe(one, self._now)
 
     def gradient(self, report: GradientReport) -> None:
         if not report.sound:
@@ -122,6 +125,14 @@ class Experience:
         self._jobs = {job: records for job, records in self._jobs.items() if but(job)}
         self._logged = {job: logged for job, logged in self._logged.items() if but(job)}
 
+    def forget(self, before: Seconds) -> None:
+        """What families have shown before that time, and never since."""
+        self._families = {
+            family: records for family, records in self._families.items() if records.heard >= before
+        }
+        for records in self._families.values():
+            records.forget(before)
+
     def restart(self, cost: RestartCost) -> None:
         if not isfinite(cost.seconds) or cost.seconds < 0:
             return
@@ -131,14 +142,18 @@ class Experience:
 
     def of_family(self, family: str) -> Records:
         """What is known of it, to be read."""
-        return self._family(family) if family in self._families else NOTHING
+        there = family in self._families
+        return _kept(self._families, family, FAMILIES) if there else NOTHING
 
     def of_job(self, job: JobId) -> Records:
         """The same."""
         return self._job(job) if job in self._jobs else NOTHING
 
     def _family(self, family: str) -> Records:
-        return _kept(self._families, family, FAMILIES)
+        """The records of one of which something is told."""
+        records = _kept(self._families, family, FAMILIES)
+        records.heard = self._now
+        return records
 
     def _job(self, job: JobId) -> Records:
         return _kept(self._jobs, job, JOBS)

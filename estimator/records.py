@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from itertools import takewhile
 from math import exp, isnan, log, nan, sqrt
 from statistics import median
 from typing import Any
@@ -36,11 +37,12 @@ class _Seen:
     There are thousands of them: as tuples in a list the seconds would take four times as much.
     """
 
-    __slots__ = ("point", "times")
+    __slots__ = ("at", "point", "times")
 
     def __init__(self) -> None:
         self.times = array("d")  # of a step, of a gradient (NaN where it wasn't told apart), ...
         self.point: Point | None = None
+        self.at = 0.0  # when it was reported last
 
     def add(self, step: Seconds, gradient: Seconds | None) -> None:
         self.times.extend((step, nan if gradient is None else gradient))
@@ -67,6 +69,7 @@ class Records:
         "declared",
         "epoch",
         "furthest",
+        "heard",
         "largest",
         "lengths",
         "live",
@@ -85,6 +88,7 @@ class Records:
         self.restarts: tuple[Seconds, ...] = ()  # the last ones
         self.live: tuple[Seconds, ...] = ()  # the same of resizes without a restart
         self.batch: float | None = None  # global, of the last observation
+        self.heard: Seconds = 0.0  # when anything was told of it last
         self.version = 0  # of the points
         self.surprises: tuple[float, ...] = ()  # the last ones
         self.largest = 0  # size it has run on
@@ -127,8 +131,8 @@ class Records:
         """Whether it has run on this type."""
         return any(kind == gpu_type for kind, *_ in self._seen)
 
-    def observe(self, one: Observation) -> None:
-        """Take a sound observation in."""
+    def observe(self, one: Observation, at: Seconds = 0.0) -> None:
+        """Take a sound observation of this time in."""
         self.batch = one.batch
         self.largest = max(self.largest, one.gpus)
         key = (one.gpu_type, one.nodes, one.gpus, one.batch, one.passes)
@@ -136,6 +140,7 @@ class Records:
         self._seen[key] = seen  # last in the order: seen latest
         if len(self._seen) > POINTS:
             del self._seen[next(iter(self._seen))]
+        seen.at = at
         seen.add(one.step_seconds, one.gradient_seconds)
         step = exp(median(log(seconds) for seconds in seen.times[::2]))
         before = seen.point
@@ -148,6 +153,17 @@ class Records:
         self.version += 1
         if not self._stale:
             self._compare(point, new=before is None)
+
+    def forget(self, before: Seconds) -> None:
+        """Configurations that nobody has reported since then."""
+        old = list(takewhile(lambda key: self._seen[key].at < before, self._seen))
+        for key in old:
+            del self._seen[key]
+        if old:
+            self.version += 1
+            self._stale = True
+            if not self._seen:
+                self._terms, self._shapes, self._fitted = {}, (), 0
 
     def _compare(self, point: Point, *, new: bool) -> None:
         """Hold the fit against a point it hasn't seen."""

@@ -322,13 +322,15 @@ class Rounds:
             rigid=decided.rigid,
             gap=decided.plan.gap,
         )
-        self._books.rounds.keep(
+        before = self._books.rounds.keep(
             self.published,
             policy=config.policy,
             mode=config.mode,
             keep_seconds=config.keep_days * 86400,
             keep_bytes=config.keep_mib * 2**20,
         )
+        if before is not None:
+            self._books.reports.forget(before)
         nodes = [node for node in seen.snapshot.nodes.values() if node.gpus]
         ours = [job for job in seen.snapshot.jobs.values() if job.marked or job.is_satellite]
         self._metrics.round(

@@ -15,7 +15,7 @@ from ones.estimator.experience import Experience, GradientReport
 from ones.estimator.progress import Finished
 from ones.estimator.restart import RestartCost
 from ones.estimator.speed import Observation
-from ones.policies.model import JobId
+from ones.policies.model import JobId, Seconds
 
 Report = Observation | GradientReport | Finished | RestartCost
 KINDS: dict[str, type[Report]] = {
@@ -44,9 +44,9 @@ class Recording(Experience):
         for report in reports:
             self._take(report)
 
-    def observe(self, one: Observation) -> None:
+    def observe(self, one: Observation, at: Seconds = 0.0) -> None:
         self.reports.append(one)
-        super().observe(one)
+        super().observe(one, at)
 
     def gradient(self, report: GradientReport) -> None:
         self.reports.append(report)

@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.estimator.experience import Experience
+from ones.estimator.progress import Finished, Progress
 from ones.estimator.records import Records
 from ones.estimator.speed import DOUBT, AssumedSpeed, LearntSpeed, Observation
 from ones.policies.model import Batch, JobId
 
+FAMILY = "ada/net"
+
 
 def seen(gpus: int, seconds: float, *, nodes: int = 1, kind: str = "v100", batch: float = 64.0,
-         family: str = "ada/net") -> Observation:  # fmt: skip
+         family: str = FAMILY) -> Observation:  # fmt: skip
     return Observation(
         job=JobId(1),
         family=family,
@@ -186,7 +189,7 @@ def test_a_batch_that_memory_does_not_hold_is_done_in_several_passes() -> None:
 def test_steps_of_several_passes_teach_what_one_pass_takes() -> None:
     gradient, sync = 0.02 + 0.01 * 32, 0.3
     report = Observation(
-        job=JobId(1), family="f", gpu_type="v100", nodes=1, gpus=4, batch=384.0, passes=3,
+        job=JobId(1), family=FAMILY, gpu_type="v100", nodes=1, gpus=4, batch=384.0, passes=3,
         step_seconds=3 * gradient + sync, sync_seconds=sync,
     )  # fmt: skip
     speed = learnt(report, batches=BATCHES)
@@ -203,6 +206,41 @@ def test_the_error_is_small_where_it_was_measured_and_grows_with_surprises() -> 
     records.terms()
     records.observe(seen(4, 3.0))
     assert records.doubt(DOUBT) > DOUBT
+
+
+def test_what_nobody_has_told_for_long_is_forgotten() -> None:
+    """As it is after a restart of onesd, whose database has forgotten it."""
+    experience = Experience()
+    for at, gpus in ((10.0, 1), (20.0, 2), (30.0, 4)):
+        experience.observe(seen(gpus, 1.0 / gpus), at=at)
+    experience.forget(before=15.0)
+    family = experience.of_family(FAMILY)
+    assert [point.gpus for point in family.points] == [2, 4]
+    experience.observe(seen(2, 0.5), at=40.0)  # seen again
+    experience.forget(before=35.0)
+    assert [point.gpus for point in family.points] == [2]
+    assert set(family.terms()) == {"v100"}
+    assert len(experience.of_job(JobId(1))) == 3  # its own are those of a job that is there
+
+
+def test_a_family_of_which_nobody_tells_any_more_is_forgotten_with_all_it_has_taught() -> None:
+    experience = Experience()
+    experience.observe(seen(1, 1.0), at=10.0)
+    experience.finish(Finished(family=FAMILY, total_samples=1000.0))
+    experience.observe(seen(1, 1.0, family="other"), at=90.0)
+    experience.forget(before=50.0)
+    assert len(experience.of_family(FAMILY)) == 0
+    assert experience.of_family(FAMILY).lengths == ()
+    assert len(experience.of_family("other")) == 1
+
+
+def test_a_family_with_a_living_job_is_not_forgotten_however_little_it_tells() -> None:
+    experience = Experience()
+    experience.observe(seen(1, 1.0), at=10.0)
+    experience.observe(seen(1, 1.0, family="other"), at=90.0)
+    experience.progress(Progress(job=JobId(1), samples=70.0), FAMILY)
+    experience.forget(before=50.0)
+    assert experience.of_family(FAMILY).furthest == 70.0
 
 
 def test_many_configurations_are_kept_within_bounds() -> None:
@@ -226,7 +264,7 @@ def test_reports_that_can_not_be_true_teach_nothing(value: float) -> None:
 @pytest.mark.parametrize("sync", [*HOSTILE[:3], 1.0, 2.0])
 def test_a_sync_time_that_can_not_be_true_is_not_used(sync: float) -> None:
     report = Observation(
-        job=JobId(1), family="f", gpu_type="v100", nodes=1, gpus=2, batch=64.0,
+        job=JobId(1), family=FAMILY, gpu_type="v100", nodes=1, gpus=2, batch=64.0,
         step_seconds=1.0, sync_seconds=sync,
     )  # fmt: skip
     assert report.gradient_seconds is None

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from simulated_onesd import AtWork
 
+from ones.daemon.onesd.books.rounds import RoundsBook
 from ones.daemon.onesd.books.store import _MIGRATIONS, Store, StoreError, inherit
 from ones.daemon.onesd.doors import views
+from ones.daemon.onesd.outcome import Round
+from ones.slurm_ext.snapshot import Snapshot
 
 
 def test_put_changes_only_the_columns_it_names(tmp_path: Path) -> None:
@@ -72,13 +75,30 @@ def test_history_is_forgotten_by_size_the_oldest_first(tmp_path: Path) -> None:
             "INSERT INTO decisions VALUES(?, 1, 'start', '', NULL, 1, ?, '')", number, "y" * 2000
         )
     before = store.used()
-    store.keep_within(before // 2, now=40_100.0)
+    left = store.keep_within(before // 2, now=40_100.0)
+    (first,) = store.rows("SELECT min(at) AS at FROM rounds")
+    assert 0 < left <= first["at"]
+    assert store.keep_within(before, now=40_100.0) == 0
     assert before // 4 < store.used() <= before // 2
     kept = [row["id"] for row in store.rows("SELECT id FROM rounds ORDER BY id")]
     assert kept == list(range(kept[0], 401))
     of = store.row("SELECT min(round) AS first, count(*) AS all_of_them FROM decisions")
     assert of is not None
     assert tuple(of) == (kept[0], len(kept))
+
+
+def test_once_an_hour_a_round_says_what_is_not_remembered_any_more(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    book = RoundsBook(store)
+
+    def keep(at: float) -> float | None:
+        seen = Snapshot(taken=at, jobs={}, nodes={}, switches={})
+        done = Round(number=1, at=at, seconds=1.0, outcome="ok", snapshot=seen)
+        return book.keep(done, policy="p", mode="act", keep_seconds=86400.0, keep_bytes=1e9)
+
+    assert keep(100_000.0) == 13_600.0
+    assert keep(103_000.0) is None
+    assert keep(104_000.0) == 17_600.0
 
 
 def test_what_has_not_ended_is_kept_however_small_the_database_is_to_be(tmp_path: Path) -> None:

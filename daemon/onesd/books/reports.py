@@ -181,7 +181,7 @@ class Learning:
             self._keep_latest("gradients", record.id, MOST_GRADIENTS)
         taught: list[Callable[[], None]] = []
         if observation is not None:
-            taught.append(partial(self._experience.observe, observation))
+            taught.append(partial(self._experience.observe, observation, at))
         if gradient is not None:
             taught.append(partial(self._experience.gradient, gradient))
         if cost is not None:
@@ -387,7 +387,7 @@ class Learning:
         """What the database holds, oldest first."""
         experience = Experience()
         for row in self._latest("observations"):
-            experience.observe(Observation(**_without_time(row)))
+            experience.observe(Observation(**_without_time(row)), row["at"])
         for row in self._latest("gradients"):
             experience.gradient(GradientReport(**_without_time(row)))
         for row in self._latest("restart_costs"):
@@ -398,6 +398,10 @@ class Learning:
                 Finished(family=row["family"], total_samples=row["samples"], job=JobId(row["job"]))
             )
         return experience
+
+    def forget(self, before: float) -> None:
+        """What the database has forgotten, which would not be there after a restart."""
+        self._experience.forget(before)
 
     def last(self, job: int) -> Any:
         """A job's last report as JSON has it, or None."""

@@ -17,8 +17,11 @@ class RoundsBook:
 
     def keep(
         self, done: Round, *, policy: str, mode: str, keep_seconds: float, keep_bytes: float
-    ) -> None:
-        """Write a round with its decisions; once an hour, forget what is too old, or too much."""
+    ) -> float | None:
+        """Write a round with its decisions; once an hour, forget what is too old, or too much.
+
+        Returns the time before which nothing is left then.
+        """
         with self._store.transaction():
             number = self._store.write(
                 "INSERT INTO rounds(at, seconds, policy, mode, outcome) VALUES(?, ?, ?, ?, ?)",
@@ -42,7 +45,9 @@ class RoundsBook:
                     one.reason,
                     one.verdict,
                 )
-        if done.at - self._forgot > HOUR:
-            self._forgot = done.at
-            self._store.forget(done.at - keep_seconds)
-            self._store.keep_within(int(keep_bytes), now=done.at)
+        if done.at - self._forgot <= HOUR:
+            return None
+        self._forgot = done.at
+        before = done.at - keep_seconds
+        self._store.forget(before)
+        return max(before, self._store.keep_within(int(keep_bytes), now=done.at))

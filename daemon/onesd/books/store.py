@@ -387,16 +387,20 @@ class Store:
             )
             self.write("DELETE FROM jobs WHERE ended < ?", before)
 
-    def keep_within(self, most: int, *, now: float) -> None:
+    def keep_within(self, most: int, *, now: float) -> float:
         """Drop the oldest history until the database has no more than so many bytes in use.
 
-        What is of jobs that have not ended stays, however much that is.
+        What is of jobs that have not ended stays, however much that is. Returns the time before
+        which history was dropped; 0 if none was.
         """
+        before = 0.0
         while self.used() > most:
             first = self._first()
             if first is None or first >= now:
-                return
-            self.forget(first + max(MINUTE, (now - first) / 8))
+                break
+            before = first + max(MINUTE, (now - first) / 8)
+            self.forget(before)
+        return before
 
     def _first(self) -> float | None:
         """When what is remembered longest ended."""
