@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ones.policies.forecast import by_id
 from ones.policies.model import Cap, Job, JobId, Node, Placement, Plan, Problem, Shape, Take
 from ones.policies.shapes import own_forms
 from ones.policies.sizes import Sizes
 
+Waiting = TypeVar("Waiting")  # a job outside our hands
+Limit = TypeVar("Limit")  # what stops it
 SLACK = 1e-6  # of a unit: sums of fractions are not exact
 
 
@@ -179,6 +182,19 @@ def _as_asked(problem: Problem, job: Job) -> Job:
     if len(shapes) == len(job.shapes) or not shapes or not counts:
         return job
     return replace(job, shapes=shapes, sizes=Sizes(counts), limited=words)
+
+
+def least_awaited(
+    stopped: Mapping[Waiting, Mapping[Limit, float]],
+) -> dict[Limit, tuple[float, Waiting]]:
+    """Of each limit that stops jobs, how much of it the one would have that would have least, and
+    which job that is."""
+    found: dict[Limit, tuple[float, Waiting]] = {}
+    for job, limits in stopped.items():
+        for limit, asks in limits.items():
+            if limit not in found or asks < found[limit][0]:
+                found[limit] = asks, job
+    return found
 
 
 def too_large(problem: Problem, waiting: Sequence[Job]) -> frozenset[JobId]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ones.policies.caps import SLACK, gives_back, present, taken
@@ -80,17 +80,54 @@ class Verdict:
 
 def freeze(problem: Problem, history: History, limits: Limits) -> Problem:
     """The problem with each job fixed that `check` would refuse to move, so that plans avoid it."""
+    reasons = {
+        job.id: reason
+        for job in problem.jobs
+        if not job.fixed
+        and job.placement is not None
+        and (reason := _unmovable(problem, job, history, limits))
+    }
+    reasons |= _too_much_together(problem, reasons)
     return replace(
         problem,
         jobs=tuple(
-            replace(job, fixed=reason)
-            if not job.fixed
-            and job.placement is not None
-            and (reason := _unmovable(problem, job, history, limits))
-            else job
+            replace(job, fixed=reasons[job.id]) if job.id in reasons else job
             for job in problem.jobs
         ),
     )
+
+
+def _too_much_together(problem: Problem, fixed: Collection[JobId]) -> dict[JobId, str]:
+    """Who must stay because all that could be stopped would give a limit away together.
+
+    Whoever has least of its request may move first.
+    """
+    lacking = [cap.lacks for cap in problem.caps]
+    found: dict[JobId, str] = {}
+    able = [
+        job
+        for job in problem.jobs
+        if job.id in problem.awaited
+        and job.placement is not None
+        and job.keeps is None
+        and not job.fixed
+        and job.id not in fixed
+    ]
+    able.sort(key=_has_of_its_request)
+    for job in able:
+        if reason := _given_away(problem, job, lacking):
+            found[job.id] = reason
+            continue
+        for at, cap in enumerate(problem.caps):
+            if job.id in cap.takes:
+                lacking[at] -= present(cap, job, problem.by_name)
+    return found
+
+
+def _has_of_its_request(job: Job) -> tuple[bool, float, JobId]:
+    """Those that have more come first: they may be stopped whatever they give back."""
+    has = job.placement.gpus if job.placement is not None else 0
+    return has <= job.requested, has / job.requested, job.id
 
 
 def one_first(problem: Problem, limits: Limits) -> Problem:
@@ -148,6 +185,7 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
     started = {move.job for move in moves if move.kind == "start"}
     starving = [job for job in problem.jobs if _starved(job, limits) and job.id not in started]
     refused: dict[JobId, str] = {}
+    lacking = [cap.lacks for cap in problem.caps]
     for move in moves:
         job = jobs.get(move.job)
         if job is None:
@@ -156,6 +194,7 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
             _against(move, job, problem, history, limits)
             or _spared(move, job, moves, jobs, limits)
             or _starves(move, job, starving)
+            or _opens(move, job, problem, lacking)
         ):
             refused[move.job] = reason
     together = Together(problem, [move for move in moves if move.job not in refused])
@@ -225,19 +264,39 @@ def _unmovable(problem: Problem, job: Job, history: History, limits: Limits) -> 
 
 def _lost_if_stopped(problem: Problem, job: Job) -> str:
     """Why a job that has no more than it asked for would not come back: what it gives back of a
-    limit is for one that waits for just that, and Slurm starts it at once.
-
-    Of licences it has as many at any size.
+    limit is enough for one that waits for just that, and Slurm starts it at once.
     """
     if job.id not in problem.awaited or job.keeps is not None or job.placement is None:
         return ""
-    as_asked = job.placement.gpus <= job.requested
-    lost = (
-        cap.awaited
-        for cap in problem.caps
-        if cap.awaited and (take := cap.takes.get(job.id)) and (as_asked or take.once)
-    )
-    return next(lost, "")
+    return _given_away(problem, job, [cap.lacks for cap in problem.caps])
+
+
+def _given_away(problem: Problem, job: Job, lacking: Sequence[float]) -> str:
+    """The cap of which the job, stopped, gives back what one that waits for it still lacks, in
+    words; empty: none.
+
+    What it has beyond its request isn't its own. Of licences it has as many at any size.
+    """
+    as_asked = job.placement is not None and job.placement.gpus <= job.requested
+    for cap, lacks in zip(problem.caps, lacking, strict=True):
+        own = cap.awaited and (take := cap.takes.get(job.id)) and (as_asked or take.once)
+        if own and present(cap, job, problem.by_name) > lacks - SLACK:
+            return cap.awaited
+    return ""
+
+
+def _opens(move: Move, job: Job, problem: Problem, lacking: list[float]) -> str:
+    """Why the stop of this job, together with those before it, would give a limit away; empty:
+    it would not, and what it gives back is `lacking` no more."""
+    stops = move.kind == "preempt" or (move.kind == "resize" and not job.goes_live(move.target))
+    if not stops or job.id not in problem.awaited:
+        return ""
+    if reason := _given_away(problem, job, lacking):
+        return reason
+    for at, cap in enumerate(problem.caps):
+        if job.id in cap.takes:
+            lacking[at] -= present(cap, job, problem.by_name)
+    return ""
 
 
 def _against(move: Move, job: Job, problem: Problem, history: History, limits: Limits) -> str:

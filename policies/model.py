@@ -279,6 +279,9 @@ class Cap:
     gpu_type: str = ""  # only what is on nodes of this type counts; empty: any
     awaited: str = ""
     """What a job outside our hands waits for of it, in words; empty: none does."""
+    lacks: float = 0.0
+    """How much more of it than Slurm has free now that one needs; of several that wait, the one
+    that needs least."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ones.policies.caps import most_taken
+from ones.policies.caps import least_awaited, most_taken
 from ones.policies.model import Cap, Job, JobId, Take
 from ones.slurm_ext.allowed import as_size, in_words, qualities
 from ones.slurm_ext.hostlists import expand
@@ -40,15 +40,15 @@ class Rule:
 
 def stopped(
     used: Used, waiting: Iterable[JobRecord], jobs: Iterable[Job]
-) -> dict[int, tuple[Limit, ...]]:
+) -> dict[int, dict[Limit, int]]:
     """The waiting plain jobs that limits on sums would keep from starting though elastic jobs had
-    no more than they asked for; and which limits.
+    no more than they asked for; which limits, and how much of each they would have.
 
     Slurm says so itself only once it has found nodes for a job.
     """
     known: dict[Whose, tuple[Rule, ...]] = {}
     beyond: Counter[Limit] | None = None
-    found: dict[int, tuple[Limit, ...]] = {}
+    found: dict[int, dict[Limit, int]] = {}
     for record in waiting:
         key = _whose(record)
         if key not in known:
@@ -60,13 +60,13 @@ def stopped(
             continue
         if beyond is None:
             beyond = used.beyond_requests(jobs)
-        over = []
+        over: dict[Limit, int] = {}
         for rule in theirs:
             limit, asks = (rule.scope, rule.tres), _asks(used.limits, record, rule.tres)
             if asks and used.total(*limit) - beyond[limit] + asks > rule.most:
-                over.append(limit)
+                over[limit] = asks
         if over:
-            found[record.id] = tuple(over)
+            found[record.id] = over
     return found
 
 
@@ -86,7 +86,7 @@ def _asks(limits: SiteLimits, record: JobRecord, tres: str) -> int:
 
 
 def caps(
-    used: Used, jobs: Iterable[Job], stopped: Mapping[int, Iterable[Limit]]
+    used: Used, jobs: Iterable[Job], stopped: Mapping[int, Mapping[Limit, int]]
 ) -> tuple[tuple[Cap, ...], tuple[str, ...]]:
     """The limits on several jobs that could keep one of these from a size, or for which plain ones
     are `stopped`; and what is not known.
@@ -96,7 +96,7 @@ def caps(
     limits, snapshot = used.limits, used.snapshot
     if not (limits.enforced or limits.licenses):
         return (), ()
-    awaited = {limit: job for job, met in stopped.items() for limit in met}
+    awaited = least_awaited(stopped)
     counted: dict[tuple[Scope, str], dict[JobId, tuple[Rule, Take, Job]]] = {}
     spent: dict[str, dict[JobId, Take]] = {}
     strange: dict[str, None] = {}
@@ -130,7 +130,7 @@ def _cap(
     tres: str,
     takers: Mapping[JobId, tuple[Rule, Take, Job]],
     used: Used,
-    awaited: int | None,
+    awaited: tuple[float, int] | None,
 ) -> Cap | None:
     rule = next(iter(takers.values()))[0]
     held = {id_: used.by_job(int(id_), tres) for id_ in takers}
@@ -147,7 +147,8 @@ def _cap(
         takes={id_: take for id_, (_, take, _) in takers.items()},
         held=held,
         gpu_type=tres.partition(":")[2],
-        awaited="" if awaited is None else f"{words}; job {awaited} waits for it",
+        awaited="" if awaited is None else f"{words}; job {awaited[1]} waits for it",
+        lacks=0.0 if awaited is None else awaited[0] - (rule.most - total),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
+from ones.policies.caps import least_awaited
 from ones.policies.model import Cap, Job, JobId, Seconds, Take
 from ones.policies.slurm.limits import Holder, Rules, Source
 from ones.policies.slurm.settings import SlurmSettings
@@ -45,16 +46,18 @@ class SiteLimits:
     def __post_init__(self) -> None:
         self._rules = Rules.of(self.settings)
 
-    def stopped(self, waiting: Iterable[Job], running: Iterable[Job]) -> dict[JobId, set[Limit]]:
+    def stopped(
+        self, waiting: Iterable[Job], running: Iterable[Job]
+    ) -> dict[JobId, dict[Limit, float]]:
         """The waiting plain jobs that limits would keep from starting though those that run had no
-        more than they asked for."""
+        more than they asked for; and how much of each limit they would have."""
         used = self._used(running)
-        found: dict[JobId, set[Limit]] = {}
+        found: dict[JobId, dict[Limit, float]] = {}
         for job in waiting:
             over = {
-                (holder, counts)
+                (holder, counts): asks
                 for holder, counts, most in self._of(job)
-                if used[holder, counts] + _asked(job, holder, counts) > most
+                if used[holder, counts] + (asks := float(_asked(job, holder, counts))) > most
             }
             if over:
                 found[job.id] = over
@@ -74,7 +77,7 @@ class SiteLimits:
         self,
         jobs: Sequence[Job],
         plain: Iterable[Job],
-        stopped: Mapping[JobId, Collection[Limit]],
+        stopped: Mapping[JobId, Mapping[Limit, float]],
     ) -> tuple[Cap, ...]:
         """The limits that could keep these jobs from a size, beside what plain ones hold, and those
         for which plain ones are `stopped`."""
@@ -85,21 +88,22 @@ class SiteLimits:
         if not takers:
             return ()
         used, found = self._used(plain), []
-        awaited = {limit: id_ for id_, limits in stopped.items() for limit in limits}
+        awaited = least_awaited(stopped)
         for (holder, counts), (most, those) in takers.items():
             left = most - used[holder, counts]
             waits = awaited.get((holder, counts))
             takes = {job.id: _take(job, holder, counts) for job in those}
             widest = sum(_widest(job, takes[job.id]) for job in those)
             if waits is not None or widest > left:
-                words = _words(holder, counts, most)
+                words, held = _words(holder, counts, most), _held(those, holder, counts)
                 found.append(
                     Cap(
                         words=words,
                         left=left,
                         takes=takes,
-                        held=_held(those, holder, counts),
-                        awaited=f"{words}; job {waits} waits for it" if waits is not None else "",
+                        held=held,
+                        awaited="" if waits is None else f"{words}; job {waits[1]} waits for it",
+                        lacks=0.0 if waits is None else waits[0] - (left - sum(held.values())),
                     )
                 )
         return tuple(found)

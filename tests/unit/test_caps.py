@@ -17,7 +17,7 @@ from ones.daemon.onesd.deciding import Question, answer
 from ones.policies.caps import exceeded, final, most_taken, narrow, taken
 from ones.policies.cutting import within
 from ones.policies.fifo import Fifo
-from ones.policies.guard import History, Limits, check
+from ones.policies.guard import History, Limits, check, freeze
 from ones.policies.invariants import PlanError, validate
 from ones.policies.model import Assignment, Cap, Job, JobId, Plan, Problem, Shape, Take
 from ones.policies.moves import Move
@@ -124,6 +124,50 @@ def test_who_has_licences_that_another_waits_for_is_not_restarted(take: Take, lo
     move = Move(job=JobId(1), kind="resize", target=on(n1=2))
     verdict = check([move], problem, History(), limits)
     assert bool(verdict.refused) == lost
+
+
+AWAITED = "account robots allows 32 GPUs together; job 9 waits for it"
+
+
+@pytest.mark.parametrize(("lacks", "restarted"), [(5.0, 2), (2.0, 1), (1.0, 0)])
+def test_who_gives_back_too_little_for_one_that_waits_for_it_may_be_restarted(
+    lacks: float, restarted: int
+) -> None:
+    """Jobs that had begun on one GPU each stayed there for days, with room left for them all: a
+    plain job of eight waited for the same limit."""
+    nodes = a_cluster(2, 8)
+    jobs = [
+        a_job(i, "1-8", requested=4, nodes=nodes, placement=on(n1=1), started=0.0) for i in (1, 2)
+    ]
+    cap = a_cap(8, 1, 2, awaited=AWAITED, lacks=lacks)
+    problem = a_problem(jobs, nodes, caps=(cap,))
+    limits = Limits(grace=0.0, exempt=0.0, min_gain=None)
+    frozen = freeze(problem, History(), limits)
+    assert [not job.fixed for job in frozen.jobs].count(True) == restarted
+    moves = [
+        Move(job=JobId(1), kind="resize", target=on(n1=4)),
+        Move(job=JobId(2), kind="resize", target=on(n2=4)),
+    ]
+    verdict = check(moves, problem, History(), limits)
+    assert len(verdict.allowed) == restarted
+    assert all(one.reason == AWAITED for one in verdict.refused)
+
+
+def test_what_one_has_beyond_its_request_counts_as_given_back_with_the_others() -> None:
+    nodes = a_cluster(2, 8)
+    jobs = [
+        a_job(1, "1-8", requested=2, nodes=nodes, placement=on(n1=4), started=0.0),
+        a_job(2, "1-8", requested=4, nodes=nodes, placement=on(n2=1), started=0.0),
+    ]
+    cap = a_cap(8, 1, 2, awaited=AWAITED, lacks=5.0)
+    problem = a_problem(jobs, nodes, caps=(cap,))
+    moves = [
+        Move(job=JobId(1), kind="resize", target=on(n1=2)),
+        Move(job=JobId(2), kind="resize", target=on(n2=4)),
+    ]
+    limits = Limits(grace=0.0, exempt=0.0, min_gain=None)
+    verdict = check(moves, problem, History(), limits)
+    assert [move.job for move in verdict.allowed] == [1]
 
 
 @pytest.mark.parametrize("policy", ["ones", "srtf", "gavel:max_min_fairness_perf"])

@@ -93,11 +93,12 @@ def test_a_plain_job_that_a_limit_stops_wants_no_room_and_is_named_by_the_limit(
     jobs = planned(site, snapshot)
     assert [job.id for job in waiting_plain_jobs(snapshot, jobs)] == [3]
     met = stopped(Used(site, snapshot), waiting_plain_jobs(snapshot, jobs), jobs)
-    assert met == {3: ((("qos", "normal", "user", "alice"), GPU),)}
+    assert met == {3: {(("qos", "normal", "user", "alice"), GPU): 2}}
     assert [job.id for job in plain_jobs(snapshot, jobs, stopped=met)] == [2]
     assert [job.id for job in plain_jobs(snapshot, jobs)] == [2, 3]
     words = "QOS normal allows 6 GPUs a user; alice has 6"
     assert the_cap(site, snapshot).awaited == f"{words}; job 3 waits for it"
+    assert the_cap(site, snapshot).lacks == 2.0  # Slurm has none of it free
 
 
 def test_one_that_elastic_jobs_stop_beyond_their_requests_still_wants_its_room() -> None:
@@ -227,7 +228,7 @@ def test_a_plain_job_that_memory_stops_wants_no_room() -> None:
     waits = plain(3, 0, held=False, reason="Priority", tres="cpu=1,mem=6G,node=1,gres/gpu=2")
     snapshot = seen(plain(2, 1, tres="cpu=1,mem=4G,node=1,gres/gpu=1"), waits)
     met = stopped(Used(site, snapshot), waiting_plain_jobs(snapshot, ()), ())
-    assert met == {3: ((("qos", "normal", "user", "alice"), "mem"),)}
+    assert met == {3: {(("qos", "normal", "user", "alice"), "mem"): 6144}}
 
 
 def test_memory_that_a_job_holds_beyond_its_request_stops_no_plain_one() -> None:
@@ -318,7 +319,7 @@ def test_a_job_that_waits_for_a_licence_is_named_by_it_without_gpus_too() -> Non
     snapshot = seen(a_job(1, 2, licenses="matlab:2"), waits)
     jobs = planned(clusters(), snapshot)
     met = stopped(Used(clusters(), snapshot), waiting_plain_jobs(snapshot, jobs), jobs)
-    assert met == {3: ((("license/", "matlab"), MATLAB),)}
+    assert met == {3: {(("license/", "matlab"), MATLAB): 4}}
     words = "the cluster has 4 matlab licences; jobs have 2; job 3 waits for it"
     assert the_cap(clusters(), snapshot).awaited == words
 
