@@ -115,12 +115,8 @@ def _too_much_together(problem: Problem, fixed: Collection[JobId]) -> dict[JobId
     ]
     able.sort(key=_has_of_its_request)
     for job in able:
-        if reason := _given_away(problem, job, lacking):
+        if reason := _gives_back(problem, job, lacking):
             found[job.id] = reason
-            continue
-        for at, cap in enumerate(problem.caps):
-            if job.id in cap.takes:
-                lacking[at] -= present(cap, job, problem.by_name)
     return found
 
 
@@ -287,10 +283,15 @@ def _given_away(problem: Problem, job: Job, lacking: Sequence[float]) -> str:
 
 def _opens(move: Move, job: Job, problem: Problem, lacking: list[float]) -> str:
     """Why the stop of this job, together with those before it, would give a limit away; empty:
-    it would not, and what it gives back is `lacking` no more."""
+    it would not."""
     stops = move.kind == "preempt" or (move.kind == "resize" and not job.goes_live(move.target))
     if not stops or job.id not in problem.awaited:
         return ""
+    return _gives_back(problem, job, lacking)
+
+
+def _gives_back(problem: Problem, job: Job, lacking: list[float]) -> str:
+    """As `_given_away`; where it gives nothing away, what it gives back is `lacking` no more."""
     if reason := _given_away(problem, job, lacking):
         return reason
     for at, cap in enumerate(problem.caps):

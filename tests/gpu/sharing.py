@@ -206,7 +206,7 @@ class Runs:
         return process.stdout.readline().strip()
 
     def together(
-        self, names: Sequence[str], seconds: float, gpu: Gpu | None
+        self, names: Sequence[str], seconds: float, gpu: Gpu
     ) -> tuple[list[float], tuple[float, float]]:
         """Steps a second of each, and how busy the GPU was."""
         begin = time.time() + SETTLE
@@ -216,7 +216,7 @@ class Runs:
             process.stdin.write(json.dumps([begin, begin + seconds]) + "\n")
             process.stdin.flush()
         time.sleep(SETTLE)
-        busy = (0.0, 0.0) if gpu is None else gpu.over(seconds)
+        busy = gpu.over(seconds)
         return [float(self._said(process)) for process in chosen], busy
 
     def end(self) -> None:

@@ -106,9 +106,8 @@ class Group:
             finally:
                 done.set()
 
-        if (
-            self._nccl is not None
-        ):  # what waits is the stream of the one who calls; it can be aborted
+        if self._nccl is not None:
+            # What waits is the stream of the one who calls; it can be aborted.
             for work in works:
                 work.wait()
             return
