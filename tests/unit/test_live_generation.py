@@ -84,7 +84,7 @@ class Process:
     prepared: Offer | None = None
     go: Number | None = None  # the others are switching to this one
     entering: Offer | None = None  # copies the state in this one
-    state: str = "waiting"  # waiting, training, copying
+    state: str = "waiting"  # waiting, training, copying, leaving
     step: int = 0  # within the generation
     contributed: bool = False
     last_result: tuple[int, int] | None = None
@@ -105,6 +105,7 @@ class World:
         self.ended: int | None = None
         self.changes: list[Changed] = []
         self.limit = 10**9  # steps of the training
+        self.linger = False  # whether who leaves has not ended yet
         self.tell(Opened(0, homes[0], first))
 
     # The launcher's part
@@ -172,6 +173,10 @@ class World:
         for process in self.processes.values():
             if process.outbox:
                 found.append(lambda p=process: self.tell(p.outbox.popleft()))  # type: ignore[misc]
+            if process.state == "leaving":
+                if not self.linger:
+                    found.append(lambda p=process: self.kill(p.key, 0))  # type: ignore[misc]
+                continue
             if process.inbox:
                 found.append(lambda p=process: self.hear(p))  # type: ignore[misc]
             if not process.ready:
@@ -258,7 +263,7 @@ class World:
         process.making, process.prepared = None, offer
         if offer.at_once or process.go == offer.number:
             if offer.rank is None:
-                self.kill(process.key, 0)
+                process.state = "leaving"
             else:
                 self.begin_copy(process, offer)
         elif process.state == "training":
@@ -330,7 +335,7 @@ class World:
         assert offer is not None
         self.say(process, Switching(process.key, offer.number))
         if offer.rank is None:
-            self.kill(process.key, 0)
+            process.state = "leaving"
         else:
             self.begin_copy(process, offer)
 
@@ -478,6 +483,23 @@ def test_who_must_leave_does_not_wait_for_those_who_are_still_to_come(number: in
         each.ready = each.ready or each.slot.index == 3  # which never gets ready
     world.run(2000)
     assert not [each for each in gone if each.key in world.processes]
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_growth_into_slots_whose_workers_still_leave_is_one_change(number: int) -> None:
+    world = a_world(random.Random(number), first=4)
+    world.settle()
+    world.tell(Wanted(slots(0, 1)))
+    world.linger = True
+    world.run(2000)
+    world.changes.clear()
+    world.tell(Wanted(slots(*range(8))))
+    world.run(2000)
+    world.linger = False
+    world.settle()
+    assert [len(change.slots) for change in world.changes] == [8]
+    world.check()
 
 
 @given(SEEDS, st.integers(1, 40))

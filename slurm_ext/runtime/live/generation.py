@@ -423,14 +423,12 @@ class Council:
         present = [self.workers[key] for key in self.members]
         stay = [each for each in present if each.slot in self.wanted]
         new = [each for each in self.workers.values() if self._may_join(each)]
-        due = any(
-            each.phase is Phase.STARTING and each.slot in self.wanted
-            for each in self.workers.values()
-        )
+        # A slot whose last worker has not ended yet gets its next one only then.
+        due = self.wanted.difference(each.slot for each in (*stay, *new))
         if not stay:
             # Somebody must hand on the state: grow first, and shrink after that.
             stay = present
-            if due or not new:
+            if due:
                 return
         leavers = [each for each in present if each not in stay]
         if due and self._together:
