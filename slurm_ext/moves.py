@@ -111,6 +111,7 @@ class MoveRecord:
     ran: int = 0  # GPUs that it held as the move was begun, where it is stopped on the way
     step: Step = "begun"
     asked_at: float | None = None
+    lacked_at: float | None = None  # when it last waited, stopped, for others to leave its target
     deadline: float | None = None  # of the present step
     holds: bool = False  # whether the job is, or is about to be, held by us
     refused: str = ""  # Slurm's reason for not starting the job, once it is not to start any more
@@ -405,7 +406,7 @@ def _place(case: _Case) -> Next:
     """Give the held job its shape, once there is room and its last run is over for good."""
     if not case.has_room(promised=False):
         if not case.late or case.has_room(promised=True):
-            return _wait(case.move)
+            return _wait(replace(case.move, lacked_at=case.now))
         return _end(case.move, f"expired: {case.where} did not become free; held", holds=True)
     since = case.now - case.job.submitted
     if case.job.restarts and -CLOCK_SKEW <= since < case.limits.settle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,20 @@ class World:
     def rows(self, table: str) -> list[sqlite3.Row]:
         return self.store.rows(f"SELECT * FROM {table} ORDER BY at")
 
+    def resized(self, outcome: str = "done", *, lacked_at: float | None = None) -> None:
+        """The job was stopped once, for another size."""
+        self.store.write(
+            "INSERT INTO moves(job, at, open, record, kind, outcome)"
+            " VALUES(7, 0, 0, ?, 'resize', ?)",
+            json.dumps({"lacked_at": lacked_at}),
+            outcome,
+        )
+
+    def ran_until(self, ended: float | None) -> None:
+        """The job's first run, as the accounting has it."""
+        row = {"job": 7, "ordinal": 0, "started": 10.0, "ended": ended}
+        self.store.put("runs", [{**row, "nodes": "n1", "gpus": 2, "state": "REQUEUED"}])
+
     def after_a_restart(self) -> Learning:
         return the_books(self.store).reports
 
@@ -116,21 +131,41 @@ def test_a_report_from_before_slurm_lists_the_run_is_used_once_it_does(world: Wo
 
 
 def test_a_restarts_cost_is_learnt_once_from_the_report_that_first_has_it(world: World) -> None:
-    world.store.write(
-        "INSERT INTO moves(job, at, open, record, kind) VALUES(7, 0, 0, '{}', 'resize')"
-    )
-    runs = ((0, 10.0, 50.0), (1, 53.0, None))
-    for ordinal, started, ended in runs:
-        row = {"job": 7, "ordinal": ordinal, "started": started, "ended": ended}
-        world.store.put("runs", [{**row, "nodes": "n1", "gpus": 2, "state": "X"}])
+    world.resized()
+    world.ran_until(50.0)
+    job = replace(JOB, started=53.0)  # which the accounting is not asked about while it runs
     world.tell(Report(job=7, restarts=1), at=54.0)
-    world.take()
+    world.take(job)
     for at in (58.0, 60.0):
         world.tell(Report(job=7, restarts=1, samples=64, resumed_seconds=4.0), at=at)
-        world.take()
+        world.take(job)
     assert [cost["seconds"] for cost in world.rows("restart_costs")] == [7.0]
     for each in (world.learning, world.after_a_restart()):
         assert each.experience().restart_cost(JobId(8), "alice/train", prior=30.0) == 7.0
+
+
+def test_a_restart_of_which_the_accounting_says_nothing_yet_teaches_no_cost(world: World) -> None:
+    world.resized()
+    world.ran_until(None)
+    world.tell(Report(job=7, restarts=1, samples=64, resumed_seconds=4.0))
+    world.take()
+    assert world.rows("restart_costs") == []
+
+
+def test_waiting_for_others_to_leave_is_no_part_of_a_restarts_cost(world: World) -> None:
+    world.resized(lacked_at=170.0)
+    world.ran_until(50.0)
+    world.tell(Report(job=7, restarts=1, samples=64, resumed_seconds=4.0))
+    world.take(replace(JOB, started=173.0))
+    assert [cost["seconds"] for cost in world.rows("restart_costs")] == [7.0]
+
+
+def test_a_resize_that_did_not_start_the_job_again_teaches_no_cost(world: World) -> None:
+    world.resized("expired: 4 GPUs on n[2-3] did not become free; held")
+    world.ran_until(50.0)
+    world.tell(Report(job=7, restarts=1, samples=64, resumed_seconds=4.0))
+    world.take(replace(JOB, started=650.0))  # a later plan has
+    assert world.rows("restart_costs") == []
 
 
 def test_a_new_run_is_not_ready_by_the_word_of_the_last_one(world: World) -> None:

@@ -246,6 +246,26 @@ def test_a_job_is_not_stopped_before_there_is_room_for_it() -> None:
     assert shell.slurm.written == []
 
 
+def test_a_stopped_job_notes_when_it_last_waited_for_others_to_leave() -> None:
+    shell = a_shell("resize")
+
+    def stay_a_while(second: int) -> None:
+        # Somebody who was about to leave, as the job was stopped, takes its time.
+        shell.slurm.others = {"n2": 3} if second < 6 and shell.slurm.job.restarts else {}
+
+    began = shell.slurm.now
+    assert shell.live(event=stay_a_while) == "done"
+    assert shell.move.lacked_at is not None
+    assert 4.0 < shell.move.lacked_at - began <= 6.0
+    assert MoveRecord.from_json(shell.move.to_json()) == shell.move
+
+
+def test_a_job_that_finds_room_waits_for_nobody() -> None:
+    shell = a_shell("resize")
+    assert shell.live() == "done"
+    assert shell.move.lacked_at is None
+
+
 def test_two_jobs_may_swap_their_nodes() -> None:
     one = a_record(1, state="RUNNING", held=False, nodes="n1", gpus_on={"n1": 4})
     two = a_record(2, state="RUNNING", held=False, nodes="n2", gpus_on={"n2": 4})

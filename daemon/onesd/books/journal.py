@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ones.daemon.onesd.books.store import Store
@@ -15,6 +16,7 @@ from ones.policies.model import JobId
 log = logging.getLogger(__name__)
 HOUR = 3600.0
 LIVE = "live"  # the kind of a move without a restart
+RESIZED = ("done", "changed")  # outcomes of a resize that has started the job again
 
 
 class Journaled(Protocol):
@@ -39,6 +41,15 @@ class Journaled(Protocol):
 
 
 M = TypeVar("M", bound=Journaled)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A move that stopped a run."""
+
+    kind: str
+    resizes: bool  # whether it is what the next run began with, too: else the job waited for a plan
+    lacked_at: float | None  # when the job last waited for others to leave where it was to go
 
 
 class Journal:
@@ -149,15 +160,18 @@ class Journal:
         )
         return "" if row is None else str(row["outcome"])
 
-    def stopped_by(self, job: int, restarts: int) -> str:
-        """The kind of the move that stopped the run that had so many restarts before it, or ''."""
+    def stop_of(self, job: int, restarts: int) -> Stop | None:
+        """What stopped the run that had so many restarts before it, if it was a move of ours."""
         row = self._store.row(
-            "SELECT kind FROM moves WHERE job = ? AND kind IN ('resize', 'preempt')"
-            " AND restarts = ? ORDER BY id DESC",
+            "SELECT kind, outcome, record FROM moves WHERE job = ? AND restarts = ?"
+            " AND kind IN ('resize', 'preempt') ORDER BY id DESC",
             job,
             restarts,
         )
-        return "" if row is None else str(row["kind"])
+        if row is None:
+            return None
+        over = row["kind"] == "resize" and (row["outcome"] or "done").split(":")[0] in RESIZED
+        return Stop(row["kind"], over, json.loads(row["record"]).get("lacked_at"))
 
     def counts(self, jobs: Iterable[int]) -> dict[int, int]:
         """Moves of each of these jobs that has had any."""

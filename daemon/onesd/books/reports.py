@@ -242,26 +242,28 @@ class Learning:
         return row
 
     def _cost(self, record: JobRecord, resumed_seconds: float, at: float) -> RestartCost | None:
-        """A restart costs the gap between two runs and the start of the program."""
-        gap = self._store.row(
-            "SELECT b.started - a.ended AS gap FROM runs a JOIN runs b"
-            " ON a.job = b.job AND b.ordinal = a.ordinal + 1 WHERE a.job = ? AND b.ordinal = ?",
-            record.id,
-            record.restarts,
+        """What a restart costs: the gap between two runs, and the start of the program.
+
+        How long the job waited for others to leave is not part of it. The run before is known from
+        the accounting; a gap that is not known teaches nothing.
+        """
+        stop = self._journal.stop_of(record.id, record.restarts - 1)
+        before = self._store.row(
+            "SELECT ended FROM runs WHERE job = ? AND ordinal = ?", record.id, record.restarts - 1
         )
-        kind = self._journal.stopped_by(record.id, record.restarts - 1)
-        if kind != "resize":
+        ended = None if before is None else before["ended"]
+        if stop is None or not stop.resizes or ended is None:
             # A preempted job's wait is the plan's doing, not the price of a restart.
-            if kind:
-                self._lost(record, kind, resumed_seconds)
+            if stop is not None:
+                self._lost(record, stop.kind, resumed_seconds)
             return None
-        between = gap["gap"] if gap is not None and gap["gap"] is not None else 0.0
+        gap = record.started - max(ended, stop.lacked_at or ended)
         cost = RestartCost(
             job=JobId(record.id),
             family=family_of(record.user, record.name),
-            seconds=max(0.0, between) + resumed_seconds,
+            seconds=max(0.0, gap) + resumed_seconds,
         )
-        self._lost(record, kind, cost.seconds)
+        self._lost(record, stop.kind, cost.seconds)
         self._store.write(
             "INSERT INTO restart_costs VALUES(?, ?, ?, ?, 0)",
             at,
