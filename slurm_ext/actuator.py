@@ -96,6 +96,16 @@ class Actuator:
         if job.state not in ENDED:
             self._cluster.cancel(number)
 
+    def put_satellite_first(self, number: int) -> None:
+        """Put a job that holds GPUs for another one, and waits for them, before all that wait.
+
+        Raises JobChanged where it is none, SlurmError where Slurm did not do it.
+        """
+        job = self._reread(number)
+        if job is None or not job.is_satellite:
+            raise JobChanged(number, "is no satellite")
+        self._go_first(job)
+
     def _signal(self, job: JobRecord, action: Signal) -> JobRecord | None:
         """To the job's steps if it has any, else to its batch script: never to both."""
         _expect_running(job)

@@ -25,8 +25,10 @@ import msgspec
 
 from ones.policies.model import Placement
 from ones.policies.words import lasting
+from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.hostlists import fold
 from ones.slurm_ext.job_json import MALFORMED
+from ones.slurm_ext.layout import gpus_wanted
 from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.snapshot import ENDED, JobRecord
 from ones.slurm_ext.waits import about
@@ -34,6 +36,7 @@ from ones.slurm_ext.waits import about
 Step = Literal["begun", "ordered", "giving", "withdrawing"]
 MOST_ORDERS = 6  # of one move
 _OWN = 0  # as a satellite's number: the job's own part of a node
+QUEUED = ("Priority", "Resources")  # Slurm's reasons of a job that is only behind others
 ORDERS_A_MOVE = 100  # numbers: those of a move follow those of the move before
 
 
@@ -306,6 +309,26 @@ def _passed(deadline: float | None, evidence: LiveEvidence, limits: LiveLimits) 
 def _of_order(satellite: JobRecord, order: Order) -> bool:
     tie = Tie.of(satellite)
     return tie is not None and tie.order == order.number
+
+
+def passed_over(move: LiveMove, job: JobRecord) -> list[int]:
+    """The satellites that wait in Slurm's queue, though their GPUs were kept free for them.
+
+    They ask for just what the order says: anybody can call a job a satellite.
+    """
+    if move.outcome or move.step != "ordered" or move.order is None:
+        return []
+    ordered = dict(move.order.add)
+    return [
+        each.id
+        for each in job.satellites
+        if each.state == "PENDING"
+        and not each.held
+        and each.reason in QUEUED
+        and each.priority < FIRST
+        and _of_order(each, move.order)
+        and ordered.get(each.required_nodes) == gpus_wanted(each)
+    ]
 
 
 def _most(gpus: Mapping[int, int], room: int) -> list[int]:

@@ -45,6 +45,7 @@ Step = Literal[
     "starting", "withdrawing",
 ]  # fmt: skip
 _BEFORE_STOP = frozenset({"begun", "asking", "asked"})
+_TURNS: Mapping[Kind, int] = {"start": 0, "resize": 1, "preempt": 2}
 
 # How far a node's clock may run behind ours: a confirmation so little older than our request is
 # taken for one. At worst it is of a periodic checkpoint, and this much work is done again.
@@ -52,6 +53,7 @@ CLOCK_SKEW = 2.0
 FRESH = 60.0  # seconds for which a checkpoint is good enough to stop the job on
 HEARING = 30.0  # seconds in which every agent is heard once
 LEAVING = 20.0  # seconds that Slurm may take to give back what somebody has left
+HANDOVER = 30.0  # seconds for which a job that is to stop waits for those who wait for its GPUs
 BY_OWNER = "JobHeldUser"  # with this one its owner holds it, if it was held otherwise, or not
 
 
@@ -83,6 +85,9 @@ class Evidence:
     free: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs that are free now
     coming: Mapping[str, int] = field(default_factory=dict)
     """Node -> GPUs that other moves under way are about to free; see `leaving`."""
+    awaited: bool = False
+    """Whether others are to have GPUs of it that do not wait for them in Slurm yet; see `awaited`.
+    """
     half_taken: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Node -> the jobs there that have a GPU to themselves of which they hold half of the shards.
     """
@@ -165,6 +170,41 @@ def leaving(moves: Iterable[MoveRecord], jobs: Mapping[int, JobRecord]) -> dict[
         for node, gpus in job.held_on.items():
             coming[node] = coming.get(node, 0) + max(0, gpus - kept.get(node, 0))
     return coming
+
+
+def awaited(
+    moves: Iterable[MoveRecord], jobs: Mapping[int, JobRecord], free: Mapping[str, int]
+) -> frozenset[int]:
+    """The moves whose jobs should not stop yet: who is to have their GPUs has no claim to them.
+
+    As soon as GPUs are free Slurm gives them to whoever is next in its queue, but for those of
+    nodes that a job names which is before all others. So that job must be there first. Nobody waits
+    for each other: starts are before resizes, growth is before shrinking, and preemptions are last.
+    """
+    waiting: list[tuple[tuple[int, int, int], frozenset[str]]] = []
+    stopping: list[tuple[tuple[int, int, int], MoveRecord, frozenset[str]]] = []
+    for move in moves:
+        job = jobs.get(move.job)
+        if job is None or move.outcome:
+            continue
+        target = dict(move.target.gpus_on) if move.target else {}
+        turn = (_TURNS[move.kind], sum(job.held_on.values()) - sum(target.values()), move.id)
+        if move.step in ("starting", "withdrawing"):
+            continue
+        lacks = {
+            node
+            for node, gpus in target.items()
+            if free.get(node, 0) + job.gpus_on.get(node, 0) < gpus
+        }
+        waiting.append((turn, frozenset(lacks)))
+        if move.kind != "start":
+            left = (node for node, gpus in job.held_on.items() if target.get(node, 0) < gpus)
+            stopping.append((turn, move, frozenset(left)))
+    return frozenset(
+        move.id
+        for own, move, left in stopping
+        if any(turn < own and not left.isdisjoint(lacks) for turn, lacks in waiting)
+    )
 
 
 def advance(
@@ -357,6 +397,8 @@ def _asked(case: _Case) -> Next:
         return _end(move, f"expired: {case.where} were taken meanwhile; it runs on", holds=False)
     if not case.fresh:
         return _ask_anew(case)
+    if case.evidence.awaited and 0 <= case.now - confirmed < HANDOVER:
+        return _wait(move)
     stopping = case.to("stopping", within=case.limits.requeue_timeout, holds=True)
     return _same(stopping.move, RequeueHold(move.job, move.restarts))
 
@@ -403,9 +445,12 @@ def _stopped(case: _Case) -> Next:
 
 
 def _place(case: _Case) -> Next:
-    """Give the held job its shape, once there is room and its last run is over for good."""
-    if not case.has_room(promised=False):
-        if not case.late or case.has_room(promised=True):
+    """Give the held job its shape, once its last run is over for good.
+
+    Where others are about to leave its target, it is put before all that wait for those nodes.
+    """
+    if not case.has_room(promised=True):
+        if not case.late:
             return _wait(replace(case.move, lacked_at=case.now))
         return _end(case.move, f"expired: {case.where} did not become free; held", holds=True)
     since = case.now - case.job.submitted
@@ -461,10 +506,14 @@ def _starting(case: _Case) -> Next:
         return _end(unfit, f"failed: Slurm can't give {case.where} here; held", holds=True)
     if case.job.held:
         return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
-    if not case.late and not about(case.job.reason) and not _lost(case):
-        if case.job.reason == "Priority" and case.job.priority < FIRST:
-            return _same(case.move, GoFirst(case.move.job, case.move.expected_restarts))
-        return _wait(case.move)
+    room = case.has_room(promised=False)
+    comes = not room and case.has_room(promised=True)
+    if comes or not (about(case.job.reason) or _lost(case) or _overdue(case)):
+        waits = replace(case.move, lacked_at=case.now) if comes else case.move
+        passed = case.job.reason == "Priority" or comes
+        if passed and case.job.priority < FIRST:
+            return _same(waits, GoFirst(waits.job, waits.expected_restarts))
+        return _wait(waits)
     reason = case.job.reason or "None"
     withdrawn = case.to("withdrawing", within=case.limits.requeue_timeout, holds=True).move
     return _same(replace(withdrawn, refused=reason), _hold(withdrawn))
@@ -475,8 +524,15 @@ def _lost(case: _Case) -> bool:
     is. Who is just leaving them is given a moment."""
     deadline = case.move.deadline
     released = inf if deadline is None else deadline - case.limits.start_timeout
-    waits = case.job.reason == "Resources" and case.now - released >= LEAVING
+    left = max(released, case.move.lacked_at or 0.0)
+    waits = case.job.reason == "Resources" and case.now - left >= LEAVING
     return waits and not case.has_room(promised=True)
+
+
+def _overdue(case: _Case) -> bool:
+    """Whether it should have started by now; what it waited for others to leave does not count."""
+    lacked = case.move.lacked_at
+    return case.late and (lacked is None or not 0 <= case.now - lacked < case.limits.start_timeout)
 
 
 def _withdrawing(case: _Case) -> Next:

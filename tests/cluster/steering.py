@@ -104,10 +104,11 @@ class Steering:
         program = "/opt/ones/bin/python /home/jobs/steered_onesd.py"
         self.start(*options, "--", "--policy", policy, program=program, ready=ready)
 
-    def want(self, job: int, gpus: int) -> None:
-        """What the steered daemon's policy `asked` is to give the job."""
+    def want(self, job: int, gpus: int, *, instead_of: int | None = None) -> None:
+        """What the steered daemon's policy `asked` is to give the job; it stops the other one."""
+        asked = {str(job): gpus} | ({} if instead_of is None else {str(instead_of): 0})
         put = "cat > /run/ones/asked.new; mv /run/ones/asked.new /run/ones/asked.json"
-        self.cluster.run("ctl", put, stdin=json.dumps({str(job): gpus}))
+        self.cluster.run("ctl", put, stdin=json.dumps(asked))
 
     def ready(self) -> bool:
         """Whether onesd has had its first round, misses nothing, and Slurm holds jobs for it."""

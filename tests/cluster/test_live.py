@@ -247,6 +247,20 @@ def test_a_live_job_grows_within_the_memory_of_its_user(limited: Live) -> None:
     assert outcomes() == {"done"}
 
 
+def test_a_live_job_grows_though_a_wider_job_waits_before_its_satellites(live: Live) -> None:
+    live.start()
+    job = live.submit("1000")
+    live.has(job, 1)
+    wide = live.steering.submit("bob", "-N4", "--gres=gpu:4", "--wrap=sleep 3000")
+    live.cluster.eventually(
+        lambda: live.steering.slurm(wide, "Reason") == "Resources",
+        within=60,
+        what="a job that waits for all nodes",
+    )
+    live.resize(job, 4)
+    assert live.steering.state(wide) == "PENDING"
+
+
 def test_nobody_else_gets_into_a_job_and_what_the_job_does_not_know_is_cancelled(
     live: Live,
 ) -> None:

@@ -17,7 +17,7 @@ from ones.daemon.onesd.moves.live import GRACE, PATIENCE, SILENCE, LiveMover
 from ones.daemon.wire import Live, NodeReport, Received
 from ones.policies.model import JobId, Placement
 from ones.policies.moves import Move
-from ones.slurm_ext.actions import GiveBack
+from ones.slurm_ext.actions import FIRST, GiveBack
 from ones.slurm_ext.actuator import JobChanged
 from ones.slurm_ext.live_moves import LiveLimits, LiveMove
 from ones.slurm_ext.satellites import attach
@@ -31,11 +31,17 @@ class Hand:
 
     def __init__(self) -> None:
         self.ended: list[int] = []
+        self.first: list[int] = []
         self.refuses = False
         self.done: list[object] = []
 
     def perform(self, action: object) -> None:
         self.done.append(action)
+
+    def put_satellite_first(self, number: int) -> None:
+        self.first.append(number)
+        if self.refuses:
+            raise JobChanged(number, "is no satellite")
 
     def end_satellite(self, number: int) -> None:
         self.ended.append(number)
@@ -224,6 +230,24 @@ def test_what_comes_by_the_order_under_way_is_waited_for(world: World) -> None:
         world.say(order=100, state="working")
         world.tick()
     assert world.hand.ended == []
+
+
+def test_a_satellite_behind_others_in_slurms_queue_is_put_before_them(world: World) -> None:
+    world.say()
+    world.begin(n1=1, n2=2)
+    world.tick()
+    asks = {"tres_per_node": "gres/gpu:2", "tres_per_job": "", "required_nodes": "n2"}
+    ours = "ONES1S:base=1;restarts=0;order=100"
+    behind = part(2, state="PENDING", held=False, gpus_on={}, reason="Priority", **asks)
+    world.others = [replace(behind, admin_comment=ours)]
+    world.say(order=100, state="working")
+    world.hand.refuses = True  # it changes under our hands: looked at again
+    world.tick()
+    world.tick()
+    assert world.hand.first == [2, 2]
+    world.others = [replace(world.others[0], priority=FIRST)]
+    world.tick()
+    assert world.hand.first == [2, 2]
 
 
 def test_nobody_is_cancelled_on_the_word_of_a_launcher_that_is_silent(world: World) -> None:

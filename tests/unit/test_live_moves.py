@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from fake_slurm import a_record
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ones.policies.model import Placement
+from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.live_moves import (
     LiveEvidence,
     LiveLimits,
@@ -19,6 +21,7 @@ from ones.slurm_ext.live_moves import (
     advance,
     core,
     next_order,
+    passed_over,
     promised,
 )
 from ones.slurm_ext.satellites import Tie
@@ -382,3 +385,35 @@ def test_any_chain_of_targets_is_reached_with_the_jobs_own_gpu_kept(
         assert dict(world.job.held_on) == dict(target.gpus_on)
     numbers = [order.number for order in world.orders]
     assert numbers == sorted(set(numbers))
+
+
+def test_a_satellite_goes_before_all_that_wait_if_it_is_what_was_ordered() -> None:
+    move = replace(
+        a_move(n1=2, n2=2), step="ordered", order=Order(number=700, keep=(), add=(("n2", 2),))
+    )
+
+    def waits(number: int, **changes: Any) -> JobRecord:
+        asks = replace(a_satellite(number, "n2", 2, order=700), state="PENDING", gpus_on={})
+        asks = replace(
+            asks,
+            reason="Priority",
+            required_nodes="n2",
+            tres_per_node="gres/gpu:2",
+            tres_per_job="",
+        )
+        return replace(asks, **changes)
+
+    known = [
+        waits(11),
+        waits(12, reason="Resources"),
+        waits(13, state="RUNNING"),
+        waits(14, priority=FIRST),
+        waits(15, required_nodes="n3"),
+        waits(16, tres_per_node="gres/gpu:4"),
+        waits(17, admin_comment="ONES1S:base=1;restarts=0;order=600"),
+        waits(18, held=True),
+        waits(19, reason="QOSMaxGRESPerUser"),
+    ]
+    assert passed_over(move, a_live_job(*known, n1=2)) == [11, 12]
+    assert passed_over(replace(move, step="withdrawing"), a_live_job(*known, n1=2)) == []
+    assert passed_over(replace(move, outcome="done"), a_live_job(*known, n1=2)) == []

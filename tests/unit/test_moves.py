@@ -14,7 +14,16 @@ from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.holding import STALE
-from ones.slurm_ext.moves import LEAVING, Evidence, MoveLimits, MoveRecord, advance, leaving
+from ones.slurm_ext.moves import (
+    HANDOVER,
+    LEAVING,
+    Evidence,
+    MoveLimits,
+    MoveRecord,
+    advance,
+    awaited,
+    leaving,
+)
 from ones.slurm_ext.snapshot import ENDED
 
 LIMITS = MoveLimits(checkpoint_timeout=20, requeue_timeout=10, start_timeout=10)
@@ -385,3 +394,90 @@ def test_a_start_whose_gpus_somebody_took_is_withdrawn_before_its_time_is_over()
     assert str(following.action) == "Hold(job=1, restarts=0)"
     assert following.move.step == "withdrawing"
     assert following.move.refused == "Resources"
+
+
+def test_a_start_is_before_all_others_by_the_time_that_its_gpus_come_free() -> None:
+    job = a_record(held=True)
+    coming = Evidence(now=2001.0, free={"n2": 2}, coming={"n3": 2})
+    following = advance(a_move("start"), job, coming, LIMITS)
+    assert str(following.action).startswith("Reshape(job=1")
+    move = a_move("start", step="starting", deadline=2010.0)
+    waits = waits_to_start("Resources", priority=7)
+    following = advance(move, waits, coming, LIMITS)
+    assert str(following.action) == "GoFirst(job=1, restarts=0)"
+    first = waits_to_start("Resources", priority=FIRST)
+    late = replace(coming, now=2100.0)  # a checkpoint may take minutes
+    following = advance(move, first, late, LIMITS)
+    assert (following.action, following.move.outcome) == (None, "")
+    # They have left, or have not: now its own time counts.
+    for free in ({"n2": 2, "n3": 2}, {"n2": 2}):
+        there = Evidence(now=2105.0, free=free)
+        assert advance(following.move, first, there, LIMITS).action is None
+    gone = Evidence(now=2100.0 + LEAVING + 1, free={"n2": 2})
+    assert str(advance(following.move, first, gone, LIMITS).action) == "Hold(job=1, restarts=0)"
+
+
+def test_a_job_is_stopped_once_who_gets_its_gpus_is_first_in_slurms_queue() -> None:
+    runs = a_record(state="RUNNING", held=False, nodes="n3", gpus_on={"n3": 2}, started=1500.0)
+    move = a_move("preempt", step="asked", asked_at=2000.0, deadline=2020.0)
+    evidence = Evidence(now=2002.0, checkpoint_at=2001.0, ready=True, awaited=True)
+    assert advance(move, runs, evidence, LIMITS).action is None
+    there = replace(evidence, awaited=False)
+    stop = "RequeueHold(job=1, restarts=0)"
+    assert str(advance(move, runs, there, LIMITS).action) == stop
+    # Not for ever: what it has done since its checkpoint is lost.
+    tired = replace(evidence, now=2001.0 + HANDOVER)
+    assert str(advance(move, runs, tired, LIMITS).action) == stop
+
+
+HOLDS = {"n1": 4, "n2": 4, "n3": 4}
+
+
+def stopping(number: int, kind: str, target: dict[str, int] | None, **more: Any) -> MoveRecord:
+    where = Placement.of(target) if target else None
+    return a_move(kind, id=number, job=number, target=where, **more)
+
+
+def running(number: int, **gpus_on: int) -> Any:
+    nodes = ",".join(gpus_on)
+    return a_record(number, state="RUNNING", held=False, nodes=nodes, gpus_on=gpus_on)
+
+
+def test_who_leaves_waits_for_those_who_need_its_gpus_and_have_no_claim_yet() -> None:
+    jobs = {1: running(1, n1=4), 2: a_record(2), 3: running(3, n2=2), 4: running(4, n3=4)}
+    leaves = stopping(1, "preempt", None)
+    comes = stopping(2, "start", {"n1": 2})
+    grows = stopping(3, "resize", {"n1": 2, "n2": 2})
+    elsewhere = stopping(4, "preempt", None)
+    free = {"n1": 0, "n2": 2, "n3": 0}
+    everybody = [leaves, comes, grows, elsewhere]
+    assert awaited(everybody, jobs, free) == {1}
+    first = replace(comes, step="starting")
+    assert awaited([leaves, first, grows, elsewhere], jobs, free) == {1}
+    assert awaited([leaves, first, elsewhere], jobs, free) == frozenset()
+    # Where there is room anyhow nobody is waited for.
+    assert awaited([leaves, comes], jobs, free | {"n1": 2}) == frozenset()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["start", "resize", "preempt"]),
+            st.dictionaries(st.sampled_from(sorted(HOLDS)), st.integers(1, 4), min_size=1),
+            st.dictionaries(st.sampled_from(sorted(HOLDS)), st.just(2), min_size=1),
+        ),
+        max_size=6,
+    )
+)
+@settings(deadline=None)
+def test_nobody_waits_for_each_other(drawn: list[Any]) -> None:
+    moves, jobs = [], {}
+    for number, (kind, holds, target) in enumerate(drawn, start=1):
+        moves.append(stopping(number, kind, None if kind == "preempt" else target))
+        jobs[number] = a_record(number) if kind == "start" else running(number, **holds)
+    left = moves
+    while left:
+        wait = awaited(left, jobs, {})
+        go = [move for move in left if move.id not in wait]
+        assert go, "one of them can go on"
+        left = [move for move in left if move.id in wait]

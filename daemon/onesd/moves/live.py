@@ -35,6 +35,7 @@ from ones.slurm_ext.live_moves import (
     Said,
     advance,
     core,
+    passed_over,
     promised,
 )
 from ones.slurm_ext.satellites import Tie, stale
@@ -175,6 +176,8 @@ class LiveMover:
             else:
                 self._odd.went_on(move.id)
             if record is not None:
+                for satellite in passed_over(move, record):
+                    self._put_first(satellite)
                 # Who came first has the first claim on what is free.
                 held = record.held_on
                 for node, gpus in move.target.gpus_on:
@@ -203,6 +206,15 @@ class LiveMover:
             log.warning("job %d: %s; tried again", move.job, fault)
         else:
             log.info("job %d: gave back %s", move.job, fold(move.order.leave))
+
+    def _put_first(self, satellite: int) -> None:
+        try:
+            self._actuator.put_satellite_first(satellite)
+        except JobChanged as fault:
+            log.info("satellite %d: %s", satellite, fault)
+        except SlurmError as fault:
+            self._metrics.slurm_errors.inc()
+            log.warning("satellite %d: %s; tried again", satellite, fault)
 
     def clean(self, snapshot: Snapshot) -> None:
         """End the satellites that are left over: their job is gone, or does not know them."""

@@ -26,7 +26,7 @@ from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.lapse import UNSAVED, Lapse, put_back
-from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, leaving
+from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, awaited, leaving
 from ones.slurm_ext.reserved import left_to
 from ones.slurm_ext.shards import alone
 from ones.slurm_ext.shards import beside as beside_others
@@ -199,6 +199,7 @@ class Mover:
             coming[node] = coming.get(node, 0) + gpus
         out = frozenset(node.name for node in snapshot.nodes.values() if snapshot.barred(node))
         halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
+        early = awaited(moves, snapshot.jobs, free)
         by_id = {move.id: move for move in moves}
         for number in self._turns.of(by_id, most=most):
             move = by_id[number]
@@ -214,6 +215,7 @@ class Mover:
                     ready=record is not None and self._reports.ready(record),
                     free=free,
                     coming=coming,
+                    awaited=number in early,
                     half_taken=halves,
                     shared=move.job in together,
                     out_of_service=out | self._closed(move, record, snapshot),

@@ -75,27 +75,34 @@ class LargestBatch:
 
 
 class Asked:
-    """Every job at the size that a file asks for; as it is, where that doesn't name it."""
+    """Every job at the size that a file asks for, 0: stopped; as it is, where that doesn't name it.
+
+    One that waits, and isn't named, starts at its request.
+    """
 
     name = "asked"
 
     def plan(self, problem, memory, rng):
         asked = json.loads(ASKED.read_text()) if ASKED.exists() else {}
+        stop = {
+            job.id: "asked for none" for job in problem.jobs if asked.get(str(int(job.id))) == 0
+        }
         assignments = {}
         for job in problem.jobs:
             wanted = asked.get(str(int(job.id)), job.placement.gpus if job.placement else None)
             wanted = wanted or job.requested
-            if job.fixed or (job.placement is None and not job.startable):
+            if job.fixed or (job.placement is None and not job.startable) or job.id in stop:
                 continue
             if job.placement is not None and job.placement.gpus == wanted:
                 continue
-            others = [one.placement for one in problem.jobs if one.placement and one.id != job.id]
+            stay = [one for one in problem.jobs if one.id != job.id and one.id not in stop]
+            others = [one.placement for one in stay if one.placement]
             room = Room.of(problem.nodes, others)
             shapes = sorted(shape for shape in job.shapes if shape.gpus == wanted)
             found = room.place_job(job, shapes)
             if found is not None:
                 assignments[job.id] = Assignment(found, None, f"asked for {wanted}")
-        return Plan(assignments), None
+        return Plan(assignments, stop), None
 
 
 def main() -> None:
