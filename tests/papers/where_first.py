@@ -19,223 +19,19 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import ceil
 from random import Random
 from statistics import median
 
-from ones.daemon.config import Config
-from ones.daemon.ctl.where import Told, one_length, ranked
-from ones.daemon.demo.people import GPUS_PER_NODE, NAMES, SIZES, USERS, a_site
-from ones.daemon.demo.trainings import Training, Trainings
-from ones.daemon.onesd.assembly import Onesd, assemble
-from ones.daemon.onesd.books.store import Store
-from ones.daemon.onesd.doors.askers import Peer
-from ones.daemon.onesd.doors.where import Question, where
-from ones.daemon.onesd.forecast.process import foresee
-from ones.slurm_ext.described import Described
-from ones.slurm_ext.errors import SlurmError
-from ones.slurm_ext.simulated.cluster import SimulatedCluster
-from ones.slurm_ext.simulated.job import Job, Wants
-from ones.slurm_ext.simulated.settings import Settings
-from ones.slurm_ext.simulated.state import Happening
-from ones.slurm_ext.simulated.submission import Request
-from ones.slurm_ext.simulated.world import World
+from onesd_and_people import Cluster, families
+
+from ones.daemon.ctl.where import one_length, ranked
 
 SEED = 840_000
-ROUND, STEP = 60.0, 5.0  # seconds
-AGENTS = 10.0  # between two reports of an agent
-WARM = 2700.0  # seconds before the question
-LAST = 3 * 86400.0  # seconds after it, in which the job must have ended
-NODES = (2, 3, 4, 6, 8)
 LOADS = (0.1, 1.2)
 ELASTIC = 0.8  # so many of the jobs
-SHORTEST, LONGEST = 300.0, 1800.0  # seconds at the size asked for, of families
-SPREAD = 0.3  # of ln(length) within one
-SIZED = (1, 2, 2, 4, 4, 8)
-FAMILIES = 16
+TICK = 5.0  # seconds
+WARM = 2700.0  # seconds before the question
 ALIKE = 60.0  # seconds: of two ends that are this near either cluster was the right one
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What the jobs of one user and name have in common."""
-
-    user: str
-    name: str
-    gpus: int
-    seconds: float  # at that size
-    speed: float
-    scale: float
-    live: bool
-
-    def request(self, *, elastic: bool, seconds: float) -> Request:
-        return Request(
-            wants=Wants(
-                tres_per_job=f"gres/gpu:{self.gpus}", nodes=(1, ceil(self.gpus / GPUS_PER_NODE))
-            ),
-            name=self.name,
-            elastic=SIZES[self.gpus] if elastic else None,
-            time_limit=86400.0 if elastic else 2.0 * seconds,
-            seconds=None if elastic else seconds,
-        )
-
-    def training(self, seconds: float, rng: Random) -> Training:
-        rate = self.speed * self.gpus**self.scale
-        return Training(
-            job=0,
-            user=self.user,
-            total=rate * seconds,
-            speed=self.speed,
-            scale=self.scale,
-            submitted=64 * self.gpus,
-            batch=64 * self.gpus,
-            most_batch=512 * self.gpus,
-            most_per_gpu=64 * self.gpus,
-            live=self.live,
-            epochs=60,
-            answers=rng.uniform(2.0, 10.0),
-        )
-
-    def length(self, rng: Random) -> float:
-        return self.seconds * rng.lognormvariate(0.0, SPREAD)
-
-
-def families(rng: Random) -> list[Family]:
-    pairs = rng.sample([(user, name) for user in sorted(USERS) for name in NAMES], FAMILIES)
-    return [
-        Family(
-            user=user,
-            name=name,
-            gpus=rng.choice(SIZED),
-            seconds=SHORTEST * (LONGEST / SHORTEST) ** rng.random(),
-            speed=rng.uniform(50.0, 400.0),
-            scale=rng.uniform(0.75, 0.95),
-            live=rng.random() < 0.4,
-        )
-        for user, name in pairs
-    ]
-
-
-class Cluster:
-    """One cluster with its people and its onesd."""
-
-    def __init__(
-        self, name: str, policy: str, *, seed: str, rng: Random, there: list[Family]
-    ) -> None:
-        self.name = name
-        self.nodes = rng.choice(NODES)
-        self.load = rng.uniform(*LOADS)
-        self._there = there
-        self._draw = Random(f"people {seed}")
-        config = Config(policy=policy, mode="act", round=ROUND, store=":memory:")
-        self._woken = False
-        self.world = World(
-            a_site(self.nodes, "root"), Settings(), rng=Random(f"world {seed}"),
-            now=1.7e9, listener=self._happened,
-        )  # fmt: skip
-        self.onesd: Onesd = assemble(
-            config,
-            SimulatedCluster(self.world),
-            Store(":memory:"),
-            clock=lambda: self.world.now,
-        )
-        self._trainings = Trainings(
-            self.world,
-            Random(f"trainings {seed}"),
-            hear=self.onesd.service.hear,
-            lease=self.onesd.service.lease,
-            interval=AGENTS,
-        )
-        self._reported = self.world.now
-        self.world.new_jobs_are_held(self.onesd.service.steering.holds)
-        gpus = self.nodes * GPUS_PER_NODE
-        asked = sum(one.gpus * one.seconds for one in there) / len(there)
-        self._between = asked / (self.load * gpus)
-        per_job = sum(one.gpus for one in there) / len(there)
-        for _ in range(round(self.load * gpus / per_job)):
-            self._comes()
-        self.world.at(self.world.now + self._until_next(), self._next_comes)
-
-    def _until_next(self) -> float:
-        return self._draw.expovariate(1 / self._between)
-
-    def _next_comes(self) -> None:
-        self._comes()
-        self.world.at(self.world.now + self._until_next(), self._next_comes)
-
-    def _comes(self) -> None:
-        family = self._draw.choice(self._there)
-        seconds = family.length(self._draw)
-        self.submit(family, seconds, elastic=self._draw.random() < ELASTIC)
-
-    def submit(self, family: Family, seconds: float, *, elastic: bool = True) -> int:
-        number = self.world.by(family.user).submit(family.request(elastic=elastic, seconds=seconds))
-        if elastic:
-            training = family.training(seconds, self._draw)
-            training.job = number
-            self._trainings.of[number] = training
-        return number
-
-    def _happened(self, what: Happening, job: Job) -> None:
-        # As the hooks and the agents tell onesd, which looks again as soon as it hears of it.
-        self._woken |= what in ("submitted", "ended")
-        if what == "forgotten":
-            self._trainings.of.pop(job.id, None)
-        self._trainings.happened(what, job)
-
-    def live(self, seconds: float) -> None:
-        """Let the time pass, round by round."""
-        until = self.world.now + seconds
-        while self.world.now < until:
-            self._round()
-
-    def _round(self) -> None:
-        """A round, and the time to the next one, which an event brings forward."""
-        self._attempt(self.onesd.rounds.round)
-        self._woken = False
-        until = self.world.now + ROUND
-        while self.world.now < until and not self._woken:
-            self.world.step(min(STEP, until - self.world.now))
-            self._trainings.signals()
-            if self.world.now - self._reported >= AGENTS:
-                self._trainings.report()
-                self._reported = self.world.now
-            if self.onesd.service.open_moves():
-                self._attempt(self.onesd.rounds.tick)
-
-    @staticmethod
-    def _attempt(work: object) -> None:
-        try:
-            work()  # type: ignore[operator]
-        except SlurmError as fault:
-            logging.getLogger(__name__).debug("%s", fault)
-
-    def asked(self, family: Family, length: dict[str, float] | None = None) -> Told:
-        """What its onesd answers onesctl."""
-        describes = Described(
-            sizes=SIZES[family.gpus],
-            name=family.name,
-            gpus=str(family.gpus),
-            nodes=1,
-            most_nodes=ceil(family.gpus / GPUS_PER_NODE),
-            time_limit=86400.0,
-        )
-        of = {} if length is None else {"length": length["seconds"], "spread": length["spread"]}
-        peer = Peer(uid=1000, name=family.user, admin=False)
-        question = Question(asks=describes, **of)
-        answer = where(self.onesd.service, foresee, peer, question)
-        return Told(self.name, self.name == "a", answer)
-
-    def until_over(self, job: int) -> float:
-        """Seconds until the job has ended."""
-        began = self.world.now
-        while self.world.now < began + LAST:
-            self._round()
-            there = self.world.state.jobs.get(job)
-            if there is None or there.state not in ("PENDING", "RUNNING", "SUSPENDED"):
-                ended = there.ended if there is not None and there.ended else self.world.now
-                return ended - began
-        return LAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +67,17 @@ def one_case(chosen: tuple[int, str]) -> Case:
     for name in ("a", "b"):
         # Half of the clusters have seen nobody like it.
         there = every if rng.random() < 0.5 else every[1:]
-        clusters.append(Cluster(name, policy, seed=f"{seed} {name}", rng=rng, there=there))
+        one = Cluster(
+            name,
+            policy,
+            seed=f"{seed} {name}",
+            rng=rng,
+            there=there,
+            loads=LOADS,
+            elastic=ELASTIC,
+            tick=TICK,
+        )
+        clusters.append(one)
     seconds = newcomer.length(rng)
     for one in clusters:
         one.live(WARM)
