@@ -89,7 +89,7 @@ class Show:
             if self.onesd.service.open_moves():
                 self._attempt(self.onesd.rounds.tick)
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def _attempt(self, work: Callable[[], object]) -> None:
         """As onesd's loop does it: a failure ends nothing."""
         try:
             work()

@@ -187,6 +187,10 @@ async def _act(config: Config, store: Store, stop: asyncio.Event, term: Term | N
         if unsettled(rounds.published.snapshot):
             loop.call_soon_threadsafe(events.happened, "completing")
 
+    def one_tick() -> None:
+        if rounds.tick():
+            loop.call_soon_threadsafe(events.happened, "moves")
+
     api = Api(service)
     page = Page(api, service)
     runner = await api.serve()
@@ -204,7 +208,7 @@ async def _act(config: Config, store: Store, stop: asyncio.Event, term: Term | N
                 "round", one_round, lambda: config.round, stop, events.wake, settle=events.pause
             )
         ),
-        asyncio.create_task(_forever("moves", rounds.tick, rounds.tick_interval, stop, step)),
+        asyncio.create_task(_forever("moves", one_tick, rounds.tick_interval, stop, step)),
         asyncio.create_task(_beat(service, stop, rounded)),
     ]
     notify("READY=1")

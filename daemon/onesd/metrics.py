@@ -13,7 +13,7 @@ from ones.daemon.onesd.outcome import Round
 _KINDS = ("start", "resize", "preempt", "tune", "live")
 _ENDS = ("done", "changed", "abandoned", "expired", "failed", "refused")
 _CAUSES = ("limit", "nodes", "size", "job")
-_SOURCES = ("prolog", "epilog", "agent", "completing")
+_SOURCES = ("prolog", "epilog", "agent", "completing", "moves")
 _HOLDERS = ("elastic", "other", "free")
 
 

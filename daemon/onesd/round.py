@@ -143,11 +143,15 @@ class Rounds:
         finally:
             self._one.release()
 
-    def tick(self) -> None:
-        """Take the steps that are due of the moves under way."""
+    def tick(self) -> bool:
+        """Take the steps that are due of the moves under way; whether the last has ended with it.
+
+        Then a round may plan for all jobs again, and for GPUs that were left over.
+        """
         if self._steering.mode != "act" or self._moves.idle:
-            return
+            return False
         with self._one, self._collecting.paused():
+            moved = bool(self._moves.open())
             snapshot = self._observer.look()
             # Where thousands of jobs start at once their steps take minutes, for which no round
             # would come, and all would go by what Slurm said before.
@@ -155,6 +159,7 @@ class Rounds:
             self._moves.advance(snapshot, most=most)
             if self._steering.acts():
                 self._moves.queueing.go_on(snapshot, self._moves.jobs(), most=most)
+            return moved and not self._moves.open()
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""

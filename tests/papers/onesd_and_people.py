@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from random import Random
@@ -204,7 +206,8 @@ class Cluster:
 
     def _round(self) -> None:
         """A round, and the time to the next one, which an event brings forward."""
-        self._attempt(self.onesd.rounds.round)
+        with self._tried_again():
+            self.onesd.rounds.round()
         self._woken = False
         until = self.world.now + ROUND
         while self.world.now < until and not self._woken:
@@ -215,8 +218,8 @@ class Cluster:
             if self.world.now - self._reported >= AGENTS:
                 self._trainings.report()
                 self._reported = self.world.now
-            if self.onesd.service.open_moves():
-                self._attempt(self.onesd.rounds.tick)
+            with self._tried_again():
+                self._woken |= self.onesd.rounds.tick()
 
     def _idle_now(self) -> int:
         """GPUs that nobody holds, or whose job has not begun to work; none if nobody waits."""
@@ -236,9 +239,11 @@ class Cluster:
         return Counter((row["kind"], row["outcome"]) for row in rows)
 
     @staticmethod
-    def _attempt(work: object) -> None:
+    @contextmanager
+    def _tried_again() -> Iterator[None]:
+        """A fault of Slurm's is met in the next round, or tick, once more."""
         try:
-            work()  # type: ignore[operator]
+            yield
         except SlurmError as fault:
             logging.getLogger(__name__).debug("%s", fault)
 

@@ -11,6 +11,7 @@ from ones.daemon.demo.trainings import INTERVAL, Training, Trainings
 from ones.daemon.onesd.assembly import assemble
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.metrics import Metrics
+from ones.slurm_ext.moves import MoveLimits
 from ones.slurm_ext.simulated.cluster import SimulatedCluster
 from ones.slurm_ext.simulated.job import Job, Wants
 from ones.slurm_ext.simulated.settings import NodeSpec, Settings, Site
@@ -124,7 +125,8 @@ def test_four_equal_jobs_are_never_preempted_for_each_other(
 
 
 def test_the_share_of_gpu_time_that_is_lost_to_moves_is_a_metric() -> None:
-    """Four jobs are restarted on 4 instead of 2 GPUs; each is back 2 s after its start there."""
+    """Four jobs are restarted on 4 instead of 2 GPUs; each is back 2 s after its start there, as
+    long after its stop at least as moves wait for the last run to be over."""
     four = FourEqual(sizes="1-8", asked=1, length=900.0, tells=DECLARED)
     four.run()
     assert four.kinds().count("resize") >= 4
@@ -132,4 +134,4 @@ def test_the_share_of_gpu_time_that_is_lost_to_moves_is_a_metric() -> None:
     held = sample("ones_gpu_seconds_held_total") or 0.0
     lost = sample("ones_gpu_seconds_lost_to_moves_total", {"kind": "resize"}) or 0.0
     assert 14_000 < held < 16_000
-    assert 4 * 4 * 2.0 <= lost < 0.01 * held
+    assert 4 * 4 * (2.0 + MoveLimits().settle) <= lost < 0.02 * held

@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from simulated_onesd import AtWork
 
 from ones.daemon.config import EventsConfig
 from ones.daemon.onesd.events import SHARE, Events, unsettled
 from ones.daemon.onesd.main import _forever
 from ones.daemon.onesd.metrics import Metrics
+from ones.policies.model import JobId
+from ones.policies.moves import Move
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
@@ -161,3 +164,23 @@ def test_a_job_that_is_still_being_cleaned_up_after_is_looked_at_again(
     again: bool,
 ) -> None:
     assert unsettled(Snapshot(taken=100.0, jobs={7: job}, nodes={}, switches={})) is again
+
+
+def test_the_end_of_the_last_move_under_way_is_told_once() -> None:
+    at_work = AtWork()
+    jobs = [at_work.running(), at_work.running()]
+    ticks = at_work.onesd.rounds.tick
+    assert not ticks()
+    for job in jobs:
+        at_work.move(Move(job=JobId(job), kind="preempt", target=None, reason="a test"))
+    told = []
+    for _ in range(60):
+        at_work.world.step(1.0)
+        at_work.report()
+        told.append(ticks())
+        assert told[-1] <= (not at_work.onesd.service.open_moves())
+        if told[-1]:
+            break
+    assert told[-1]
+    assert not ticks()
+    assert [at_work.job(job).held for job in jobs] == [True, True]
