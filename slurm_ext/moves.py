@@ -45,6 +45,7 @@ Step = Literal[
     "starting", "withdrawing",
 ]  # fmt: skip
 _BEFORE_STOP = frozenset({"begun", "asking", "asked"})
+_Turn = tuple[int, int, int]
 _TURNS: Mapping[Kind, int] = {"start": 0, "resize": 1, "preempt": 2}
 
 # How far a node's clock may run behind ours: a confirmation so little older than our request is
@@ -54,6 +55,7 @@ FRESH = 60.0  # seconds for which a checkpoint is good enough to stop the job on
 HEARING = 30.0  # seconds in which every agent is heard once
 LEAVING = 20.0  # seconds that Slurm may take to give back what somebody has left
 HANDOVER = 30.0  # seconds for which a job that is to stop waits for those who wait for its GPUs
+ELSEWHERE = "it was told to start elsewhere"
 BY_OWNER = "JobHeldUser"  # with this one its owner holds it, if it was held otherwise, or not
 
 
@@ -181,29 +183,24 @@ def awaited(
     nodes that a job names which is before all others. So that job must be there first. Nobody waits
     for each other: starts are before resizes, growth is before shrinking, and preemptions are last.
     """
-    waiting: list[tuple[tuple[int, int, int], frozenset[str]]] = []
-    stopping: list[tuple[tuple[int, int, int], MoveRecord, frozenset[str]]] = []
+    first: dict[str, _Turn] = {}  # node -> of those who lack GPUs there
+    stopping: list[tuple[int, _Turn, list[str]]] = []
     for move in moves:
         job = jobs.get(move.job)
-        if job is None or move.outcome:
+        if job is None or move.outcome or move.step in ("starting", "withdrawing"):
             continue
         target = dict(move.target.gpus_on) if move.target else {}
         turn = (_TURNS[move.kind], sum(job.held_on.values()) - sum(target.values()), move.id)
-        if move.step in ("starting", "withdrawing"):
-            continue
-        lacks = {
-            node
-            for node, gpus in target.items()
-            if free.get(node, 0) + job.gpus_on.get(node, 0) < gpus
-        }
-        waiting.append((turn, frozenset(lacks)))
+        for node, gpus in target.items():
+            if free.get(node, 0) + job.gpus_on.get(node, 0) < gpus:
+                first[node] = min(turn, first.get(node, turn))
         if move.kind != "start":
-            left = (node for node, gpus in job.held_on.items() if target.get(node, 0) < gpus)
-            stopping.append((turn, move, frozenset(left)))
+            left = [node for node, gpus in job.held_on.items() if target.get(node, 0) < gpus]
+            stopping.append((move.id, turn, left))
     return frozenset(
-        move.id
-        for own, move, left in stopping
-        if any(turn < own and not left.isdisjoint(lacks) for turn, lacks in waiting)
+        number
+        for number, own, left in stopping
+        if any(node in first and first[node] < own for node in left)
     )
 
 
@@ -506,6 +503,8 @@ def _starting(case: _Case) -> Next:
         return _end(unfit, f"failed: Slurm can't give {case.where} here; held", holds=True)
     if case.job.held:
         return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
+    if _elsewhere(case):
+        return _withdraw(case, ELSEWHERE)
     room = case.has_room(promised=False)
     comes = not room and case.has_room(promised=True)
     if comes or not (about(case.job.reason) or _lost(case) or _overdue(case)):
@@ -514,9 +513,22 @@ def _starting(case: _Case) -> Next:
         if passed and case.job.priority < FIRST:
             return _same(waits, GoFirst(waits.job, waits.expected_restarts))
         return _wait(waits)
-    reason = case.job.reason or "None"
+    return _withdraw(case, case.job.reason or "None")
+
+
+def _withdraw(case: _Case, why: str) -> Next:
     withdrawn = case.to("withdrawing", within=case.limits.requeue_timeout, holds=True).move
-    return _same(replace(withdrawn, refused=reason), _hold(withdrawn))
+    return _same(replace(withdrawn, refused=why), _hold(withdrawn))
+
+
+def _elsewhere(case: _Case) -> bool:
+    """Whether a job that is before all others asks for other nodes than it was put first for.
+
+    Its owner may change what a waiting job asks for, but not go before others with that.
+    """
+    target = case.move.target
+    asks = set(expand(case.job.required_nodes))
+    return case.job.priority >= FIRST and target is not None and asks != set(target.nodes)
 
 
 def _lost(case: _Case) -> bool:

@@ -417,6 +417,19 @@ def test_a_start_is_before_all_others_by_the_time_that_its_gpus_come_free() -> N
     assert str(advance(following.move, first, gone, LIMITS).action) == "Hold(job=1, restarts=0)"
 
 
+@pytest.mark.parametrize("nodes", ["n[3-4]", ""])
+def test_a_job_that_is_first_for_some_nodes_is_not_first_for_others(nodes: str) -> None:
+    """Its owner may change what it asks for as long as it waits."""
+    move = a_move("start", step="starting", deadline=2010.0)
+    waits = replace(waits_to_start("Resources", priority=FIRST), required_nodes=nodes)
+    coming = Evidence(now=2001.0, free={"n2": 2}, coming={"n3": 2})
+    following = advance(move, waits, coming, LIMITS)
+    assert str(following.action) == "Hold(job=1, restarts=0)"
+    held = replace(waits, held=True, reason="JobHeldAdmin", required_nodes="")
+    over = advance(following.move, held, coming, LIMITS).move.outcome
+    assert over.endswith("(it was told to start elsewhere); held")
+
+
 def test_a_job_is_stopped_once_who_gets_its_gpus_is_first_in_slurms_queue() -> None:
     runs = a_record(state="RUNNING", held=False, nodes="n3", gpus_on={"n3": 2}, started=1500.0)
     move = a_move("preempt", step="asked", asked_at=2000.0, deadline=2020.0)
