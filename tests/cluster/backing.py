@@ -27,8 +27,13 @@ sed -i 's|,shard:8||; s|^GresTypes=.*|GresTypes=gpu|; s|,gres/shard||' slurm.con
 sed -i '/shard/d' gres.conf
 """
 # What an operator does where slurmctld has forgotten a start and made it again: slurmd still had
-# the first, so that Slurm took the node out of service, and holds the job.
+# the first, so that Slurm took the node out of service, and holds the job. And where it has forgotten
+# a requeue before slurmd could tell it how the script ended: Slurm takes the job for failed.
 REPAIR = """
+if [[ $(squeue -h -t all -j "$1" -O State:20) == FAILED* ]]; then
+    scontrol requeue "$1" && echo repaired
+    exit
+fi
 [[ $(squeue -h -j "$1" -O Reason:60) == *"launch failed"* ]] || exit 0
 for node in $(sinfo -h -N -t drain -o %N); do
     scontrol show node "$node" | grep -q 'Reason=Duplicate jobid' || continue
