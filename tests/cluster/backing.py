@@ -27,8 +27,8 @@ sed -i 's|,shard:8||; s|^GresTypes=.*|GresTypes=gpu|; s|,gres/shard||' slurm.con
 sed -i '/shard/d' gres.conf
 """
 # What an operator does where slurmctld has forgotten a start and made it again: slurmd still had
-# the first, so that Slurm took the node out of service, and holds the job. And where it has forgotten
-# a requeue before slurmd could tell it how the script ended: Slurm takes the job for failed.
+# the first, so that Slurm took the node out of service, and holds the job. And where it has
+# forgotten a requeue, and slurmd says that the script has ended: Slurm takes the job for failed.
 REPAIR = """
 if [[ $(squeue -h -t all -j "$1" -O State:20) == FAILED* ]]; then
     scontrol requeue "$1" && echo repaired
