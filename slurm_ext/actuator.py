@@ -90,10 +90,7 @@ class Actuator:
 
         Raises JobChanged where it is none, SlurmError where Slurm did not do it.
         """
-        job = self._reread(number)
-        if job is None or not job.is_satellite:
-            raise JobChanged(number, "is no satellite")
-        if job.state not in ENDED:
+        if self._satellite(number).state not in ENDED:
             self._cluster.cancel(number)
 
     def put_satellite_first(self, number: int) -> None:
@@ -101,10 +98,13 @@ class Actuator:
 
         Raises JobChanged where it is none, SlurmError where Slurm did not do it.
         """
+        self._go_first(self._satellite(number))
+
+    def _satellite(self, number: int) -> JobRecord:
         job = self._reread(number)
         if job is None or not job.is_satellite:
             raise JobChanged(number, "is no satellite")
-        self._go_first(job)
+        return job
 
     def _signal(self, job: JobRecord, action: Signal) -> JobRecord | None:
         """To the job's steps if it has any, else to its batch script: never to both."""

@@ -15,9 +15,8 @@ from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.elastic import waits_of
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.holding import Hold, Waits, held_like_ours
-from ones.slurm_ext.hostlists import expand
 from ones.slurm_ext.mark import Mark
-from ones.slurm_ext.moves import MoveLimits, MoveRecord, Step
+from ones.slurm_ext.moves import MoveLimits, MoveRecord, Step, pinned
 from ones.slurm_ext.snapshot import ENDED, JobRecord
 
 UNSAVED = 60.0  # seconds before its last answer that slurmctld may not have saved: 5, and the disk
@@ -96,7 +95,7 @@ def put_back(
         return move
     if job.held and not ours:
         return move
-    if not job.held and move.step in _RELEASED and _pinned(move, job):
+    if not job.held and move.step in _RELEASED and pinned(move, job):
         return move  # its release was saved
     if not (job.held or following or move.queued):
         return move  # it was held before the move: somebody else released it
@@ -115,12 +114,3 @@ def _before_its_run(move: MoveRecord, job: JobRecord) -> bool:
     return job.restarts < move.restarts or (
         move.kind != "start" and job.restarts == move.restarts and waits
     )
-
-
-def _pinned(move: MoveRecord, job: JobRecord) -> bool:
-    """Whether the job asks for the nodes that the move gave it."""
-    wanted = frozenset() if move.target is None else frozenset(move.target.nodes)
-    try:
-        return bool(wanted) and wanted == frozenset(expand(job.required_nodes))
-    except ValueError:
-        return False  # nothing that we wrote

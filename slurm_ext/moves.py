@@ -204,6 +204,15 @@ def awaited(
     )
 
 
+def pinned(move: MoveRecord, job: JobRecord) -> bool:
+    """Whether the job asks for the nodes that the move gave it."""
+    wanted = frozenset() if move.target is None else frozenset(move.target.nodes)
+    try:
+        return bool(wanted) and wanted == frozenset(expand(job.required_nodes))
+    except ValueError:
+        return False  # nothing that we wrote
+
+
 def advance(
     move: MoveRecord, job: JobRecord | None, evidence: Evidence, limits: MoveLimits
 ) -> Next:
@@ -503,7 +512,8 @@ def _starting(case: _Case) -> Next:
         return _end(unfit, f"failed: Slurm can't give {case.where} here; held", holds=True)
     if case.job.held:
         return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
-    if _elsewhere(case):
+    if case.job.priority >= FIRST and not pinned(case.move, case.job):
+        # Its owner may change what a waiting job asks for, but not go before others with that.
         return _withdraw(case, ELSEWHERE)
     room = case.has_room(promised=False)
     comes = not room and case.has_room(promised=True)
@@ -519,16 +529,6 @@ def _starting(case: _Case) -> Next:
 def _withdraw(case: _Case, why: str) -> Next:
     withdrawn = case.to("withdrawing", within=case.limits.requeue_timeout, holds=True).move
     return _same(replace(withdrawn, refused=why), _hold(withdrawn))
-
-
-def _elsewhere(case: _Case) -> bool:
-    """Whether a job that is before all others asks for other nodes than it was put first for.
-
-    Its owner may change what a waiting job asks for, but not go before others with that.
-    """
-    target = case.move.target
-    asks = set(expand(case.job.required_nodes))
-    return case.job.priority >= FIRST and target is not None and asks != set(target.nodes)
 
 
 def _lost(case: _Case) -> bool:

@@ -151,15 +151,16 @@ class Rounds:
         if self._steering.mode != "act" or self._moves.idle:
             return False
         with self._one, self._collecting.paused():
-            moved = bool(self._moves.open())
+            before = self._moves.jobs()
             snapshot = self._observer.look()
             # Where thousands of jobs start at once their steps take minutes, for which no round
             # would come, and all would go by what Slurm said before.
             most = min(self.tick_interval(), self._policy.config.round)
             self._moves.advance(snapshot, most=most)
+            moving = self._moves.jobs()
             if self._steering.acts():
-                self._moves.queueing.go_on(snapshot, self._moves.jobs(), most=most)
-            return moved and not self._moves.open()
+                self._moves.queueing.go_on(snapshot, moving, most=most)
+            return bool(before) and not moving
 
     def tick_interval(self) -> float:
         """Often while something moves, yet Slurm is read for a tenth of the time at most."""

@@ -197,24 +197,25 @@ class LiveMover:
         """Have Slurm take the nodes back; what it says of the job next tells whether it has."""
         assert move.order is not None, "only `begun` has none"
         action = GiveBack(job=move.job, restarts=move.restarts, nodes=move.order.leave)
-        try:
-            self._actuator.perform(action)
-        except JobChanged as fault:
-            log.info("job %d: %s; looked at again", move.job, fault)
-        except SlurmError as fault:
-            self._metrics.slurm_errors.inc()
-            log.warning("job %d: %s; tried again", move.job, fault)
-        else:
+        if self._tried(f"job {move.job}", lambda: self._actuator.perform(action)):
             log.info("job %d: gave back %s", move.job, fold(move.order.leave))
 
     def _put_first(self, satellite: int) -> None:
+        act = self._actuator.put_satellite_first
+        self._tried(f"satellite {satellite}", lambda: act(satellite))
+
+    def _tried(self, whom: str, act: Callable[[], object]) -> bool:
+        """Whether it was done; if not, the next tick looks again."""
         try:
-            self._actuator.put_satellite_first(satellite)
+            act()
         except JobChanged as fault:
-            log.info("satellite %d: %s", satellite, fault)
+            log.info("%s: %s; looked at again", whom, fault)
         except SlurmError as fault:
             self._metrics.slurm_errors.inc()
-            log.warning("satellite %d: %s; tried again", satellite, fault)
+            log.warning("%s: %s; tried again", whom, fault)
+        else:
+            return True
+        return False
 
     def clean(self, snapshot: Snapshot) -> None:
         """End the satellites that are left over: their job is gone, or does not know them."""
