@@ -30,6 +30,14 @@ class RequeueHold:
     restarts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Revive:
+    """Put a job that Slurm takes for failed back into the queue, held, as RequeueHold was to."""
+
+    job: int
+    restarts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a job asks for on each node beside GPUs; None: what it asked for before."""
@@ -99,4 +107,4 @@ class Comment:
     text: str
 
 
-Action = Signal | RequeueHold | Reshape | Release | GoFirst | Hold | GiveBack | Comment
+Action = Signal | RequeueHold | Revive | Reshape | Release | GoFirst | Hold | GiveBack | Comment

@@ -20,6 +20,7 @@ from ones.slurm_ext.actions import (
     Release,
     RequeueHold,
     Reshape,
+    Revive,
     Signal,
 )
 from ones.slurm_ext.cluster import Cluster, JobDetails
@@ -72,6 +73,8 @@ class Actuator:
                 return self._signal(job, action)
             case RequeueHold():
                 return self._requeue_hold(job)
+            case Revive():
+                return self._revive(job)
             case Reshape():
                 return self._reshape(details, action)
             case Release():
@@ -116,6 +119,12 @@ class Actuator:
     def _requeue_hold(self, job: JobRecord) -> JobRecord | None:
         _expect_running(job)
         self._cluster.requeue_hold(job.id)
+        return self._reread(job.id)
+
+    def _revive(self, job: JobRecord) -> JobRecord | None:
+        if job.state != "FAILED" or job.flags:
+            raise JobChanged(job.id, f"is {_state(job)}")
+        self._cluster.revive(job.id)
         return self._reread(job.id)
 
     def _give_back(self, job: JobRecord, action: GiveBack) -> JobRecord | None:
@@ -320,11 +329,15 @@ def _verify_memory(found: JobDetails, wanted: int | None) -> None:
 
 def _expect_running(job: JobRecord) -> None:
     if job.state != "RUNNING" or "COMPLETING" in job.flags:
-        raise JobChanged(job.id, f"is {' '.join([job.state, *sorted(job.flags)]).lower()}")
+        raise JobChanged(job.id, f"is {_state(job)}")
 
 
 def _expect_held(job: JobRecord) -> None:
     if job.state != "PENDING" or "COMPLETING" in job.flags:
-        raise JobChanged(job.id, f"is {' '.join([job.state, *sorted(job.flags)]).lower()}")
+        raise JobChanged(job.id, f"is {_state(job)}")
     if not job.held:
         raise JobChanged(job.id, "is no longer held")
+
+
+def _state(job: JobRecord) -> str:
+    return " ".join([job.state, *sorted(job.flags)]).lower()

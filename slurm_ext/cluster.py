@@ -102,6 +102,10 @@ class Cluster(Protocol):
         """`scontrol requeuehold incomplete`: stop the run, back into the queue, held."""
         ...
 
+    def revive(self, number: int) -> None:
+        """`scontrol requeuehold`: of a job that has ended, back into the queue, held."""
+        ...
+
     def signal(self, number: int, signal: str, *, script: bool) -> None:
         """`scancel --signal`: to the job's steps, or to its batch script alone.
 

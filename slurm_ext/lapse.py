@@ -71,15 +71,24 @@ def since_in(text: str) -> str:
 
 
 def put_back(
-    move: MoveRecord, job: JobRecord | None, *, now: float, limits: MoveLimits
+    move: MoveRecord, job: JobRecord | None, lapse: Lapse, *, now: float, limits: MoveLimits
 ) -> MoveRecord:
     """The move at the step at which Slurm has the job; as it is where `advance` sees to it.
 
     It is over where Slurm has the job as it was before the move could be decided.
     """
-    if job is None or job.state in ENDED or not job.marked:
+    if job is None or not job.marked:
         return move
     following = move.kind != "start"
+    to_stop = following and job.restarts == move.restarts
+    again = replace(
+        move, step="stopping", forgotten=True, deadline=now + limits.requeue_timeout, holds=True
+    )
+    if job.state in ENDED:
+        # Slurm was told that the script has ended, and knows nothing of our stop, which ended it.
+        failed = job.state == "FAILED" and job.ended >= lapse.answered
+        stopped = move.step == "stopping" or move.step in _STOPPED
+        return again if failed and to_stop and stopped else move
     ours = job.held and held_like_ours(waits_of(job, Mark.parse(job.admin_comment)))
     if _before_its_run(move, job):
         why = "abandoned: Slurm went back to before the run that it is of"
@@ -87,8 +96,9 @@ def put_back(
     stopping = job.restarts == move.restarts or "COMPLETING" in job.flags
     if following and move.step in _STOPPED and stopping:
         # Its run had ended. Whatever Slurm says, there is no work to be lost.
-        deadline = now + limits.requeue_timeout
-        return replace(move, step="stopping", gone=True, deadline=deadline, holds=True)
+        return replace(again, gone=True)
+    if to_stop and move.step == "stopping" and job.state == "RUNNING":
+        return again
     if job.restarts != move.expected_restarts or job.state != "PENDING":
         return move
     if following and move.step not in _STOPPED and (move.step != "stopping" or job.held):

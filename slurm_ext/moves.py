@@ -30,6 +30,7 @@ from ones.slurm_ext.actions import (
     Release,
     RequeueHold,
     Reshape,
+    Revive,
     Signal,
 )
 from ones.slurm_ext.holding import BAD_SHAPE, STALE
@@ -115,6 +116,7 @@ class MoveRecord:
     begun_at: float
     queued: bool = False  # of a job in Slurm's own queue, which is held before it is started
     gone: bool = False  # whether its run had ended before Slurm went back to what it had saved
+    forgotten: bool = False  # whether Slurm went back to before its stop, if that had been
     ran: int = 0  # GPUs that it held as the move was begun, where it is stopped on the way
     step: Step = "begun"
     asked_at: float | None = None
@@ -213,6 +215,12 @@ def pinned(move: MoveRecord, job: JobRecord) -> bool:
         return False  # nothing that we wrote
 
 
+def stop_forgotten(move: MoveRecord, job: JobRecord) -> bool:
+    """Whether Slurm takes the job for failed because it knows nothing of our stop any more."""
+    stopping = move.forgotten and move.step == "stopping"
+    return stopping and job.state == "FAILED" and job.restarts == move.restarts
+
+
 def advance(
     move: MoveRecord, job: JobRecord | None, evidence: Evidence, limits: MoveLimits
 ) -> Next:
@@ -221,6 +229,8 @@ def advance(
         return _wait(move)
     if job is None:
         return _end(move, "abandoned: Slurm no longer knows the job", holds=False)
+    if stop_forgotten(move, job):
+        return _revive(_Case(move, job, evidence, limits))
     if job.state in ENDED:
         ran = move.step in ("releasing", "starting", "withdrawing") and job.started > 0
         if ran and job.restarts == move.expected_restarts:
@@ -419,6 +429,14 @@ def _stopping(case: _Case) -> Next:
             return _ask_once_more(case)
         return _same(case.move, RequeueHold(case.move.job, case.move.restarts))
     return _stopped(case.to("stopped", within=case.limits.start_timeout, holds=True))
+
+
+def _revive(case: _Case) -> Next:
+    if "COMPLETING" in case.job.flags:
+        return _wait(case.move)
+    if case.late:
+        return _end(case.move, "failed: Slurm does not requeue the job any more", holds=False)
+    return _same(case.move, Revive(case.move.job, case.move.restarts))
 
 
 def _ask_once_more(case: _Case) -> Next:

@@ -121,6 +121,9 @@ class Slurm:
         # `incomplete`: without it a job that has ended meanwhile would be run again.
         self._commands.write("scontrol", "requeuehold", "incomplete", self._named(number))
 
+    def revive(self, number: int) -> None:
+        self._commands.write("scontrol", "requeuehold", self._named(number))
+
     def signal(self, number: int, signal: str, *, script: bool) -> None:
         # `--ctld`: without it scancel has all jobs told to it before it signals one, and gives no
         # answer for minutes on one that was just requeued. With it a refusal ends with status 0.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from ones.daemon.onesd.books.books import Books
 from ones.daemon.onesd.completing import Histories
@@ -22,6 +24,8 @@ from ones.slurm_ext.limits import NO_LIMITS, SiteLimits
 from ones.slurm_ext.priority import Order
 from ones.slurm_ext.satellites import attach
 from ones.slurm_ext.snapshot import NodeRecord, Snapshot
+
+READINGS = 5  # of Slurm, the last ones, of which the middle one says how long it takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class Observer:
             changed=lambda: books.starts.limits_changed(now=self._clock()),
         )
         self.latest: Snapshot = NOTHING
-        self.read_seconds = 0.0  # that the last reading of Slurm took
+        self._took: deque[float] = deque(maxlen=READINGS)
 
     def look(self) -> Snapshot:
         """What Slurm says now, written down. Raises SlurmError."""
@@ -93,10 +97,15 @@ class Observer:
         moving, met = books.journal.moving(), books.jobs.met()
         snapshot = attach(with_missing(self._cluster.snapshot(), self._cluster, moving, met))
         self.latest = snapshot
-        self.read_seconds = self._clock() - begun
+        self._took.append(self._clock() - begun)
         self._books.take(snapshot, now=begun)
         self._moves.compare(snapshot, self._books.controller.lapse(now=begun))
         return snapshot
+
+    @property
+    def read_seconds(self) -> float:
+        """That a reading of Slurm takes; a slow one, as while a backup takes over, is no rule."""
+        return median(self._took) if self._took else 0.0
 
     def see(self) -> Seen:
         """All that a round goes by. Raises SlurmError."""

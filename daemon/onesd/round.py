@@ -155,7 +155,7 @@ class Rounds:
             snapshot = self._observer.look()
             # Where thousands of jobs start at once their steps take minutes, for which no round
             # would come, and all would go by what Slurm said before.
-            most = min(self.tick_interval(), self._policy.config.round)
+            most = self.tick_interval()
             self._moves.advance(snapshot, most=most)
             moving = self._moves.jobs()
             if self._steering.acts():
@@ -163,8 +163,11 @@ class Rounds:
             return bool(before) and not moving
 
     def tick_interval(self) -> float:
-        """Often while something moves, yet Slurm is read for a tenth of the time at most."""
-        return max(1.0, 10 * self._observer.read_seconds)
+        """Often while something moves, yet Slurm is read for a tenth of the time at most.
+
+        Not more rarely than rounds, which read it, too.
+        """
+        return min(max(1.0, 10 * self._observer.read_seconds), self._policy.config.round)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:

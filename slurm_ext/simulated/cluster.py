@@ -123,6 +123,10 @@ class SimulatedCluster:
     def requeue_hold(self, number: int) -> None:
         self._write("requeue_hold", partial(self._ones.requeuehold, number), number)
 
+    def revive(self, number: int) -> None:
+        again = partial(self._ones.requeuehold, number, incomplete=False)
+        self._write("revive", again, number)
+
     def signal(self, number: int, signal: str, *, script: bool) -> None:
         send = partial(self._ones.signal, number, signal, script=script)
         self._write("signal", send, number, signal, script)

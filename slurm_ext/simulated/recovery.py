@@ -3,7 +3,8 @@
 Of what was so between the save and the end of slurmctld nothing is known to the one that comes up:
 jobs submitted since are gone and their numbers given again; jobs that were started since wait as
 before, and their processes are killed; those that were stopped since are taken for running, until
-slurmd says that nothing of them is there.
+slurmd says that nothing of them is there. Of one that was still leaving its nodes slurmd says that
+its script has ended, and Slurm takes it for failed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def save(state: State) -> Saved:
 
 def go_back(state: State, saved: Saved) -> None:
     """Take what was saved for what is so. Of nodes and reservations what is so now is kept."""
+    leaving = {number for number, job in state.jobs.items() if _put_back_into_the_queue(job)}
     for number in state.jobs.keys() - saved.jobs.keys():
         _forget(state, state.jobs.pop(number))
     for number, before in saved.jobs.items():
@@ -56,6 +58,8 @@ def go_back(state: State, saved: Saved) -> None:
         for name, part in job.parts.items():
             state.nodes[name].put(number, part)
         _go_on(state, job)
+        if job.absent and number in leaving:
+            state.after(state.settings.completing, partial(_script_ended, state, job, job.run))
     state.touch(*state.jobs.values())
     state.touch_nodes(state.nodes)
     for name, node in state.nodes.items():
@@ -65,6 +69,11 @@ def go_back(state: State, saved: Saved) -> None:
 
 def _copy(job: Job) -> Job:
     return replace(job, parts=dict(job.parts), _record=None)
+
+
+def _put_back_into_the_queue(job: Job) -> bool:
+    """Whether it is being requeued, and has not left its nodes yet."""
+    return job.state == "PENDING" and job.flags == COMPLETING
 
 
 def _forget(state: State, job: Job) -> None:
@@ -110,6 +119,12 @@ def _go_on(state: State, job: Job) -> None:
         await_oblivion(state, job)
     elif job.begin > state.now:
         state.at(job.begin, state.wake)
+
+
+def _script_ended(state: State, job: Job, run: int) -> None:
+    """slurmd has told a slurmctld that knows nothing of the requeue how the script ended."""
+    if job.run == run and job.state in RUNS:
+        end(state, job, "FAILED")
 
 
 def _missed(state: State, job: Job, run: int) -> None:

@@ -27,13 +27,8 @@ sed -i 's|,shard:8||; s|^GresTypes=.*|GresTypes=gpu|; s|,gres/shard||' slurm.con
 sed -i '/shard/d' gres.conf
 """
 # What an operator does where slurmctld has forgotten a start and made it again: slurmd still had
-# the first, so that Slurm took the node out of service, and holds the job. And where it has
-# forgotten a requeue, and slurmd says that the script has ended: Slurm takes the job for failed.
+# the first, so that Slurm took the node out of service, and holds the job.
 REPAIR = """
-if [[ $(squeue -h -t all -j "$1" -O State:20) == FAILED* ]]; then
-    scontrol requeue "$1" && echo repaired
-    exit
-fi
 [[ $(squeue -h -j "$1" -O Reason:60) == *"launch failed"* ]] || exit 0
 for node in $(sinfo -h -N -t drain -o %N); do
     scontrol show node "$node" | grep -q 'Reason=Duplicate jobid' || continue
@@ -41,11 +36,15 @@ for node in $(sinfo -h -N -t drain -o %N); do
 done
 scontrol release "$1" && echo repaired
 """
-# Just behind a requeue that slurmctld may not have saved yet.
+# Just behind a requeue that slurmctld may not have saved yet. It saves at once what comes five
+# seconds or more after its last save: with "$3" there is always something that it has just saved.
 KILL_AFTER_REQUEUE = """
 restarts() { squeue -h -t all -j "$1" -O RestartCnt; }
 before=$(restarts "$1")
-until [[ $(restarts "$1") != "$before" ]]; do sleep 0.05; done
+until [[ $(restarts "$1") != "$before" ]]; do
+    [[ -z $3 ]] || scontrol update JobId="$1" Nice=0
+    sleep 0.05
+done
 sleep "$2"
 pkill -KILL -x slurmctld
 """
@@ -86,9 +85,13 @@ class Backed:
         self.onesd.configure(f'heartbeat = "{SHARED}/heartbeat"\n{IMPATIENT}')
         self.onesd.start_steered()
 
-    def kill_after_requeue(self, job: int, *, seconds: float) -> None:
-        """SIGKILL of the primary so long after the job has been requeued, whoever waits for it."""
-        self.cluster.run("ctl", ["bash", "-c", KILL_AFTER_REQUEUE, "-", str(job), str(seconds)])
+    def kill_after_requeue(self, job: int, *, seconds: float, unsaved: bool = False) -> None:
+        """SIGKILL of the primary so long after the job has been requeued, whoever waits for it.
+
+        `unsaved`: it has not saved the requeue, but for once in a hundred times.
+        """
+        words = [str(job), str(seconds), "yes" if unsaved else ""]
+        self.cluster.run("ctl", ["bash", "-c", KILL_AFTER_REQUEUE, "-", *words])
 
     def wait_for_the_job(self, job: int, states: Sequence[str], *, within: float) -> None:
         """Until it is in one of the states, with an operator at hand."""

@@ -135,6 +135,9 @@ class SimulatedSlurm:
             return fault.reason
         return ""
 
+    def fail(self, number: int) -> None:
+        self.world.finish(number, 1)
+
     def signal(self, user: str, number: int) -> str:
         try:
             self.world.by(user).signal(number, "USR1", script=True)
@@ -152,6 +155,8 @@ class SimulatedSlurm:
                 person.update(int(number), dict(field.split("=", 1) for field in fields))
             case ("scontrol", "requeuehold", "incomplete", number):
                 person.requeuehold(int(number))
+            case ("scontrol", "requeuehold", number):
+                person.requeuehold(int(number), incomplete=False)
             case ("scontrol", word, number):
                 getattr(person, word)(int(number))
 

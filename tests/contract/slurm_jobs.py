@@ -93,6 +93,10 @@ class Slurm:
         done = self.cluster.run("ctl", command, None if user == "root" else user, check=False)
         return "" if done.returncode == 0 else " ".join((done.stdout + done.stderr).split())
 
+    def fail(self, number: int) -> None:
+        """The running job's script comes to a bad end."""
+        self.root("scancel", "--signal=ALRM", "--batch", str(number))
+
     def signal(self, user: str, number: int) -> str:
         """As `by`, where they run our code that signals a job's script."""
         return str(self.run_by(user, "send_signal.py", str(number)))

@@ -137,6 +137,23 @@ def test_an_ended_job_is_not_touched_but_revived_by_a_requeue(quiet: AnySlurm) -
     assert quiet.facts(number).restarts == 1
 
 
+def test_a_job_that_failed_is_put_back_held_by_a_requeue_of_jobs_that_have_ended(
+    quiet: AnySlurm,
+) -> None:
+    number = running(quiet, "--gpus=1")
+    quiet.fail(number)
+    quiet.wait(number, "FAILED")
+    assert scontrol(quiet, number, "requeuehold", "incomplete", by="ones") == AGREED
+    assert quiet.state(number) == "FAILED"
+    assert scontrol(quiet, number, "requeuehold", by="ones") == AGREED
+    quiet.wait(number, "PENDING")
+    facts = quiet.facts(number)
+    assert (facts.restarts, facts.held, facts.nodes) == (1, True, "")
+    assert scontrol(quiet, number, "release", by="alice") == AGREED
+    assert update(quiet, number, "StartTime=now", by="ones") == AGREED
+    quiet.wait(number, "RUNNING")
+
+
 def test_others_may_do_nothing_to_a_job(quiet: AnySlurm) -> None:
     number = running(quiet, "--gpus=1")
     assert "Invalid user id for job" in scontrol(quiet, number, "hold", by="bob")

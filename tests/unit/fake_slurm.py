@@ -147,6 +147,8 @@ class FakeSlurm:
                     raise SlurmError("scancel", f"Kill job error on job id {self.job.id}: {words}")
             case ("scontrol", "requeuehold", "incomplete", _):
                 self._requeue_hold()
+            case ("scontrol", "requeuehold", _) if self.job.state == "FAILED":
+                self._put_back_held()
             case ("scontrol", "hold", _):
                 # Slurm agrees on a running job too.
                 self.job = replace(self.job, held=True)
@@ -168,6 +170,9 @@ class FakeSlurm:
             return
         if self.job.state != "RUNNING":
             raise SlurmError("scontrol requeuehold", "Job is pending execution")
+        self._put_back_held()
+
+    def _put_back_held(self) -> None:
         self.requeue()
         reason = "job_requeued_in_held_state"
         self.job = replace(self.job, held=True, reason=reason, eligible=self.now + 121)

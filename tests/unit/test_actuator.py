@@ -6,7 +6,16 @@ import pytest
 from fake_slurm import MARK, FakeSlurm, a_record
 
 from ones.policies.model import Placement
-from ones.slurm_ext.actions import GiveBack, Hold, Release, Request, RequeueHold, Reshape, Signal
+from ones.slurm_ext.actions import (
+    GiveBack,
+    Hold,
+    Release,
+    Request,
+    RequeueHold,
+    Reshape,
+    Revive,
+    Signal,
+)
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 
@@ -75,6 +84,29 @@ def test_a_requeued_job_comes_back_held() -> None:
     assert job is not None
     assert (job.state, job.held, job.restarts) == ("PENDING", True, 1)
     assert slurm.written == ["scontrol requeuehold incomplete 1"]
+
+
+def test_a_job_that_slurm_takes_for_failed_comes_back_held() -> None:
+    slurm = running(state="FAILED")
+    job = Actuator(slurm.cluster).perform(Revive(1, 0))
+    assert job is not None
+    assert (job.state, job.held, job.restarts) == ("PENDING", True, 1)
+    assert slurm.written == ["scontrol requeuehold 1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state": "RUNNING"}, "is running"),
+        ({"state": "CANCELLED"}, "is cancelled"),
+        ({"state": "FAILED", "flags": frozenset({"COMPLETING"})}, "is failed completing"),
+    ],
+)
+def test_only_a_job_that_has_failed_is_put_back(changes: dict[str, object], words: str) -> None:
+    slurm = running(**changes)
+    with pytest.raises(JobChanged, match=words):
+        Actuator(slurm.cluster).perform(Revive(1, 0))
+    assert slurm.written == []
 
 
 def test_a_shape_is_written_in_one_update_after_the_job_is_locked() -> None:

@@ -15,11 +15,14 @@ from ones.daemon.release import PendingJob, write_release
 from ones.policies.model import JobId, Placement
 from ones.policies.moves import Move
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
-from ones.slurm_ext.lapse import SETTLING, put_back, started
+from ones.slurm_ext.lapse import SETTLING, Lapse, put_back, started
 from ones.slurm_ext.moves import Kind, MoveLimits, MoveRecord, Step
+from ones.slurm_ext.simulated.gate import PASS, Refuse
 from ones.slurm_ext.simulated.recovery import Saved
 from ones.slurm_ext.simulated.world import gpus
 from ones.slurm_ext.snapshot import Snapshot
+
+LAPSE = Lapse(answered=0.0, noticed=5.0)
 
 
 def at_work() -> AtWork:
@@ -74,6 +77,50 @@ def test_a_stop_that_slurm_has_forgotten_is_made_again_and_the_move_goes_on(step
     assert onesd.world.runs(job)
     assert onesd.outcomes(job)[:2] == ["done", "done"]
     assert onesd.job(job).restarts == 1 and onesd.job(job).nodes == ("n2",)
+
+
+@pytest.mark.parametrize("kind", ["resize", "preempt"])
+def test_a_job_that_slurm_takes_for_failed_because_it_has_forgotten_our_stop_goes_on(
+    kind: str,
+) -> None:
+    onesd = AtWork(a_world(completing=(3.0, 3.0), missed_after=(900.0, 900.0)))
+    job = onesd.running(count=2)
+    if kind == "resize":
+        resize(onesd, job, 4)
+    else:
+        onesd.preempt(job)
+    onesd.live(60, until=lambda: onesd.step_of(job) == "asked")
+    saved = replace_run(onesd, job)
+    onesd.live(60, until=lambda: bool(onesd.job(job).flags))
+    backup(onesd, saved)
+    onesd.alone(8)
+    assert onesd.job(job).state == "FAILED"
+    onesd.live(120)
+    assert onesd.world.runs(job)
+    assert onesd.job(job).restarts == 1
+    assert onesd.outcomes(job)[:2] == ["done", "done"]
+
+
+def test_a_job_that_fails_by_itself_while_it_is_being_stopped_stays_so() -> None:
+    onesd = at_work()
+    job = onesd.running(count=2)
+    resize(onesd, job, 4)
+    onesd.live(60, until=lambda: onesd.step_of(job) == "asked")
+    onesd.door.judge = lambda call: Refuse("try again") if call.name == "requeue_hold" else PASS
+    onesd.live(20, until=lambda: onesd.step_of(job) == "stopping")
+    onesd.world.finish(job, 1)
+    onesd.live(30)
+    assert onesd.job(job).state == "FAILED"
+    assert onesd.outcomes(job)[-1] == "abandoned: the job has ended (FAILED)"
+
+
+def test_a_job_that_failed_before_slurmctld_was_killed_stays_so() -> None:
+    move, limits = a_move("resize", "stopping"), MoveLimits()
+    lapse = Lapse(answered=100.0, noticed=110.0)
+    failed = a_record(state="FAILED", held=False, ended=90.0)
+    assert put_back(move, failed, lapse, now=111.0, limits=limits) == move
+    later = put_back(move, replace(failed, ended=109.0), lapse, now=111.0, limits=limits)
+    assert later.forgotten
 
 
 @pytest.mark.parametrize("kind", ["resize", "preempt"])
@@ -210,27 +257,27 @@ def a_move(kind: Kind, step: Step) -> MoveRecord:
 def test_nodes_that_make_no_sense_are_none_that_a_move_gave_the_job() -> None:
     move, limits = a_move("resize", "starting"), MoveLimits()
     job = a_record(restarts=1, held=False, reason="Resources", required_nodes="n1")
-    assert put_back(move, job, now=5.0, limits=limits) == move
-    odd = put_back(move, replace(job, required_nodes="n["), now=5.0, limits=limits)
+    assert put_back(move, job, LAPSE, now=5.0, limits=limits) == move
+    odd = put_back(move, replace(job, required_nodes="n["), LAPSE, now=5.0, limits=limits)
     assert (odd.step, odd.queued, odd.deadline) == ("stopped", True, 5.0 + limits.start_timeout)
 
 
 def test_a_job_that_somebody_released_before_its_start_is_not_held_for_that() -> None:
     move, limits = a_move("start", "begun"), MoveLimits()
-    assert put_back(move, a_record(held=False), now=5.0, limits=limits) == move
+    assert put_back(move, a_record(held=False), LAPSE, now=5.0, limits=limits) == move
     queued = replace(move, queued=True)
-    assert put_back(queued, a_record(held=False), now=5.0, limits=limits).queued
+    assert put_back(queued, a_record(held=False), LAPSE, now=5.0, limits=limits).queued
 
 
 def test_a_start_of_a_wait_that_slurm_has_forgotten_is_over() -> None:
     move, limits = replace(a_move("start", "starting"), restarts=2), MoveLimits()
     held = a_record(restarts=1, reason="job requeued in held state")
-    back = put_back(move, held, now=5.0, limits=limits)
+    back = put_back(move, held, LAPSE, now=5.0, limits=limits)
     assert back.outcome.startswith("abandoned: Slurm went back") and back.holds
     owners = replace(held, reason="JobHeldUser")
-    assert not put_back(move, owners, now=5.0, limits=limits).holds
+    assert not put_back(move, owners, LAPSE, now=5.0, limits=limits).holds
     running = a_record(restarts=1, state="RUNNING", held=False, reason="None")
-    assert not put_back(move, running, now=5.0, limits=limits).holds
+    assert not put_back(move, running, LAPSE, now=5.0, limits=limits).holds
 
 
 SDIAG = """\

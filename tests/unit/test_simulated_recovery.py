@@ -58,6 +58,17 @@ def test_a_job_stopped_since_is_taken_for_running_until_its_node_says_otherwise(
     assert (record.state, record.restarts, record.held) == ("PENDING", 1, False)
 
 
+def test_a_job_that_was_being_requeued_is_taken_for_failed() -> None:
+    world = a_world(completing=(3.0, 3.0), missed_after=(60.0, 60.0))
+    number = running(world, user="bob")
+    saved = world.save_state()
+    world.by("ones").requeuehold(number)
+    go_back(world, saved)
+    world.step(8)
+    record = world.snapshot().jobs[number]
+    assert (record.state, record.restarts, record.gpus_on) == ("FAILED", 0, {})
+
+
 def test_what_ran_all_the_while_runs_on_with_what_was_said_of_it_forgotten() -> None:
     world = a_world()
     number = running(world, user="bob", seconds=60.0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from simulated_onesd import AtWork
 
 from ones.slurm_ext.actions import FIRST
+from ones.slurm_ext.simulated.gate import PASS, Call, Verdict
 from ones.slurm_ext.simulated.job import Wants
 from ones.slurm_ext.simulated.world import gpus
 
@@ -41,6 +43,25 @@ def test_it_leaves_when_the_wide_job_can_start() -> None:
     at_work.world.by("bob").cancel(blocker)
     at_work.live(150, until=lambda: at_work.world.runs(wide))
     assert at_work.world.runs(wide)
+
+
+@pytest.mark.parametrize(("slow", "seconds"), [(1, 1.0), (9, 15.0)])
+def test_a_slow_answer_of_slurm_holds_up_no_moves_and_a_slow_slurm_no_longer_than_a_round(
+    slow: int, seconds: float
+) -> None:
+    at_work = AtWork()
+    at_work.live(20)
+    left = iter(range(slow))
+
+    def judge(call: Call) -> Verdict:
+        if call.name == "snapshot" and next(left, None) is not None:
+            at_work.world.step(10.0)
+        return PASS
+
+    at_work.door.judge = judge
+    for _ in range(slow):
+        at_work.onesd.rounds.round()
+    assert at_work.onesd.rounds.tick_interval() == seconds
 
 
 def test_the_priority_that_it_was_given_is_gone_when_it_is_held_again() -> None:

@@ -22,7 +22,7 @@ from ones.daemon.onesd.moves.requests import Filling
 from ones.daemon.onesd.moves.turns import Turns
 from ones.policies.model import Job, Placement, Seconds
 from ones.policies.moves import Move
-from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape
+from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Revive
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.lapse import UNSAVED, Lapse, put_back
@@ -155,7 +155,7 @@ class Mover:
                 continue
             job = snapshot.jobs.get(move.job)
             before = replace(move, outcome="")
-            back = put_back(before, job, now=now, limits=self._limits)
+            back = put_back(before, job, lapse, now=now, limits=self._limits)
             if job is None or back == before:
                 continue
             log.warning(
@@ -264,7 +264,7 @@ class Mover:
 
     def _perform(self, action: Action) -> JobRecord | None:
         """Have it carried out; a hold that nobody answers may strike later, and is then ours."""
-        if not isinstance(action, Hold | RequeueHold | Reshape):
+        if not isinstance(action, Hold | RequeueHold | Revive | Reshape):
             return self._actuator.perform(action)
         before = self._holds.sending(action.job, action.restarts, now=self._clock())
         try:
