@@ -16,7 +16,7 @@ from ones.daemon.onesd.main import _forever
 from ones.daemon.onesd.metrics import Metrics
 from ones.policies.model import JobId
 from ones.policies.moves import Move
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 PATIENCE = 15.0
@@ -184,3 +184,24 @@ def test_the_end_of_the_last_move_under_way_is_told_once() -> None:
     assert told[-1]
     assert not ticks()
     assert [at_work.job(job).held for job in jobs] == [True, True]
+
+
+def test_an_outage_of_days_ends_no_loop() -> None:
+    """slurmctld is down over a long weekend, with a try a minute; then it answers again."""
+    tries, outage = 0, 3 * 24 * 60
+
+    async def lives() -> None:
+        stop = asyncio.Event()
+
+        def work() -> None:
+            nonlocal tries
+            tries += 1
+            if tries <= outage:
+                raise SlurmUnreachable("squeue", "Unable to contact slurm controller")
+            loop.call_soon_threadsafe(stop.set)
+
+        loop = asyncio.get_running_loop()
+        await _forever("round", work, lambda: 0.0, stop, most_backoff=0.0)
+
+    asyncio.run(lives())
+    assert tries == outage + 1
