@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Fifo:
         assignments: dict[JobId, Assignment] = {}
         idle: dict[JobId, str] = {}
         room = Room.of(problem.nodes, (job.placement for job in problem.jobs if job.placement))
-        empty = Room.of(problem.nodes)
+        empty = Room.of([replace(node, taken=0) for node in problem.nodes])
         head: dict[str, Job] = {}  # node -> the first job that waits for it
         for job in sorted(problem.jobs, key=queue_order):
             if job.placement is not None:

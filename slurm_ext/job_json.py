@@ -140,24 +140,24 @@ def _task(job: Json) -> str:
     return str(number(index))
 
 
-def gpus_on_nodes(nodes: str, detail: list[str]) -> dict[str, int]:
+def gpus_on_nodes(nodes: str, detail: list[str | None]) -> dict[str, int]:
     """Which node holds how many GPUs; empty where Slurm's answer does not tell them apart.
 
-    A GPU of which the job holds shards is one of them.
+    A GPU of which the job holds shards is one of them. Of a node without any Slurm says None.
     """
     names = expand(nodes)
     if len(names) != len(detail):
         return {}
-    counts = ((name, gpus_used(text)) for name, text in zip(names, detail, strict=True))
+    counts = ((name, gpus_used(text or "")) for name, text in zip(names, detail, strict=True))
     return {name: gpus for name, gpus in counts if gpus}
 
 
-def shares_on_nodes(nodes: str, detail: list[str]) -> dict[str, tuple[int, ...]]:
+def shares_on_nodes(nodes: str, detail: list[str | None]) -> dict[str, tuple[int, ...]]:
     """Of which GPUs of which node the job holds shards."""
     names = expand(nodes)
     if len(names) != len(detail):
         return {}
-    found = ((name, shared_gpus(text)) for name, text in zip(names, detail, strict=True))
+    found = ((name, shared_gpus(text or "")) for name, text in zip(names, detail, strict=True))
     return {name: gpus for name, gpus in found if gpus}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TypeGuard
 
@@ -109,7 +110,7 @@ def qos_in(text: str, faults: Faults) -> dict[str, Qos]:
         if not name:
             faults.add("a QOS without a name")
             continue
-        found[name] = Qos(
+        one = Qos(
             name=name,
             flags=frozenset(row["flags"].split(",")) - {""},
             together=amounts_in(row["grptres"], f"{where}: GrpTRES", faults),
@@ -124,6 +125,12 @@ def qos_in(text: str, faults: Faults) -> dict[str, Qos]:
             jobs_an_account=_count(row["maxjobsperaccount"], f"{where}: MaxJobsPerAccount", faults),
             wall=_wall(row["maxwall"], f"{where}: MaxWall", faults),
         )
+        if "Relative" in one.flags:
+            faults.add(f"{where}: its limits are in per cent (Relative); planned without them")
+            one = replace(
+                one, together={}, a_user={}, an_account={}, a_job={}, a_node={}, least={}
+            )
+        found[name] = one
     return found
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from ones.slurm_ext.usage import size_in
 
+NO_TYPE = ":(null)"  # stands in `gpu:(null):4(IDX:0-3)`, of GPUs without one that have cores
 REMEMBERED = 128  # characters of a resource string that is kept in memory
 _IN_PARENTHESES = re.compile(r"\([^()]*\)")  # without `(`, or the work would grow with its square
 _GPU = re.compile(r"(?:gres[/:])?gpu(?::(?P<type>[^:=,]+))??(?:[:=](?P<count>[0-9]{1,9}))?")
@@ -45,7 +46,7 @@ def shared_gpus(text: str) -> tuple[int, ...]:
     """
     return tuple(
         index
-        for match in _SHARDS_HELD.finditer(text)
+        for match in _SHARDS_HELD.finditer(text.replace(NO_TYPE, ""))
         for index, part in enumerate(match[1].split(","))
         if part.split("/")[0].strip("-0")
     )
@@ -104,7 +105,7 @@ def replace_gpus(text: str, gpu: str) -> str:
 
 
 def _items(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-    for part in _IN_PARENTHESES.sub("", text).split(","):
+    for part in _IN_PARENTHESES.sub("", text.replace(NO_TYPE, "")).split(","):
         match = pattern.fullmatch(part.strip())
         if match is not None:
             yield match

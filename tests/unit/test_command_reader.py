@@ -149,6 +149,7 @@ def test_a_node_of_two_types_fits_no_job_that_names_one() -> None:
         ("gpu:a100_3g.20gb:2(IDX:0,2),shard:4", {"a100_3g.20gb": 2}),
         ("gres/gpu_mem:4", {}),
         ("(null)", {}),
+        ("gpu:(null):4(IDX:0-3)", {"": 4}),  # of untyped GPUs that have cores (24.11)
     ],
 )
 def test_gpus_are_found_in_every_form_of_slurms_strings(text: str, types: dict[str, int]) -> None:
@@ -168,7 +169,10 @@ def test_a_gpu_in_shards_is_in_use_and_its_index_is_told() -> None:
     assert shared_gpus("shard:v100:3(2/2,1/2,0/2)") == (0, 1)
     assert shared_gpus("shard:v100:1(-/2,-/2,-/2,1/2)") == (3,)  # as Slurm 26.05 says it
     assert shared_gpus("gpu:v100:2(IDX:0,2)") == shared_gpus("shard:4") == ()
+    assert shared_gpus("shard:(null):1(0/2,1/2)") == (1,)
     assert gpus_on_nodes("n1", ["shard:1(0/2,1/2)"]) == {"n1": 1}
+    assert gpus_on_nodes("c[1-2]", [None, "gpu:4(IDX:0-3)"]) == {"c2": 4}
+    assert shares_on_nodes("c[1-2]", [None, "shard:1(0/2,1/2)"]) == {"c2": (1,)}
     assert shares_on_nodes("n1", ["shard:1(0/2,1/2)"]) == {"n1": (1,)}
     used = "gpu:v100:1(IDX:3),shard:v100:3(2/2,1/2,0/2,0/2)"
     node = node_record(NODE | {"gres": "gpu:v100:4,shard:v100:8", "gres_used": used})

@@ -10,7 +10,7 @@ from simulated_onesd import AtWork
 from simulated_world import a_world
 
 from ones.daemon.config import ConfigError, SlurmConfig, load_config
-from ones.slurm_ext.simulated.gate import PASS, Call, Verdict
+from ones.slurm_ext.simulated.gate import PASS, Call, Refuse, Verdict
 from ones.slurm_ext.simulated.world import gpus
 
 
@@ -66,6 +66,22 @@ def test_a_job_is_written_to_once_in_the_given_time() -> None:
     times = [at for at, number in watched.written if number == job]
     assert len(times) >= 3
     assert all(after - before >= 120 for before, after in pairwise(times))
+
+
+def test_a_comment_that_slurm_refuses_keeps_no_other_from_being_written() -> None:
+    """Such as by a site's own job_submit.lua, for as long as the job is there."""
+    watched = Watched(comment_every=60.0)
+
+    def judge(call: Call) -> Verdict:
+        watched._see(call)
+        told = call.name == "update" and "'Comment'" in str(call.arguments)
+        return Refuse("job_submit: not this one") if told and call.arguments[0] == 1 else PASS
+
+    watched.at_work.door.judge = judge
+    jobs = [watched.at_work.submit(2) for _ in range(3)]
+    watched.at_work.live(300)
+    assert [bool(watched.comment(job)) for job in jobs] == [False, True, True]
+    assert len([at for at, job in watched.written if job == jobs[0]]) <= 300 / 60
 
 
 def test_what_somebody_else_wrote_stays() -> None:

@@ -184,6 +184,15 @@ def test_an_amount_that_makes_no_sense_is_named_and_the_rest_counts(
         assert faults.words()[0].startswith("QOS normal: GrpTRES: ")
 
 
+def test_limits_in_per_cent_of_the_cluster_are_no_counts() -> None:
+    faults = Faults()
+    found = qos_in(QOS.replace("OverPartQOS", "Relative"), faults)["normal"]
+    assert (found.together, found.a_user, found.a_job, found.least) == ({}, {}, {}, {})
+    assert (found.minutes, found.jobs_a_user) == ({"gres/gpu": 600}, 7)
+    (words,) = faults.words()
+    assert words == "QOS normal: its limits are in per cent (Relative); planned without them"
+
+
 def test_licences_that_make_no_sense_are_named_and_the_rest_counts() -> None:
     faults = Faults()
     listed = [{"LicenseName": "a", "Total": -4}, 7, {"Total": 3}, {"LicenseName": "b", "Total": 2}]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,13 @@ def plan(policy: Fifo | Srtf, problem: Problem) -> Plan:
 
 def gpus(found: Plan) -> dict[int, int]:
     return {int(job): given.placement.gpus for job, given in found.assignments.items()}
+
+
+def test_who_waits_for_gpus_of_plain_jobs_is_not_overtaken_under_fifo() -> None:
+    nodes = [replace(node, taken=1) for node in a_cluster(1)]
+    found = plan(Fifo(), a_problem([a_job(1, "4", requested=4), a_job(2, "1")], nodes))
+    assert gpus(found) == {}
+    assert found.idle[JobId(1)] == "waits for 4 GPUs"
 
 
 def test_policies_are_made_by_name() -> None:

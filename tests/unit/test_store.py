@@ -101,6 +101,23 @@ def test_once_an_hour_a_round_says_what_is_not_remembered_any_more(tmp_path: Pat
     assert keep(104_000.0) == 17_600.0
 
 
+def test_a_clock_that_ran_ahead_for_a_round_keeps_nothing_for_ever() -> None:
+    work = AtWork(keep_days=1.0)
+
+    def lives(rounds: int) -> int:
+        for _ in range(rounds):
+            work.world.step(900.0)
+            work.onesd.rounds.round()
+        return len(work.store.rows("SELECT 1 FROM rounds"))
+
+    lives(4)
+    work.offset = 30 * 86400.0
+    lives(1)
+    work.offset = 0.0
+    day = 24 * 4
+    assert lives(3 * day) <= day + 5  # one hour more at most
+
+
 def test_what_has_not_ended_is_kept_however_small_the_database_is_to_be(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     store.put("holds", [{"job": 1, "restarts": 0, "since": 1.0}])
@@ -226,6 +243,27 @@ def test_a_part_that_fails_takes_nothing_else_with_it(tmp_path: Path) -> None:
         None,
         3,
     ]
+
+
+def test_a_commit_that_meets_a_reader_fails_alone(tmp_path: Path) -> None:
+    """Without a write-ahead log who reads for long, such as a backup, keeps others from writing."""
+    path = str(tmp_path / "ones.sqlite")
+    store = Store(path, shared=True)
+    store._db.execute("PRAGMA busy_timeout = 50")
+    with store.transaction():
+        store.set_fact("before", 1)
+    with closing(sqlite3.connect(path)) as reader:
+        reading = reader.execute("SELECT 1 FROM sqlite_master")
+        reading.fetchone()
+        with pytest.raises(sqlite3.OperationalError, match="locked"), store.transaction():
+            store.set_fact("meanwhile", 2)
+        reading.fetchall()
+    with store.transaction():
+        store.set_fact("later", 3)
+    with closing(sqlite3.connect(path, timeout=1.0)) as another:
+        facts = {name for (name,) in another.execute("SELECT name FROM facts")}
+    assert facts >= {"before", "later"}
+    assert "meanwhile" not in facts
 
 
 def test_what_is_within_a_failed_transaction_is_not_kept(tmp_path: Path) -> None:

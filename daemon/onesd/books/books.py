@@ -20,6 +20,7 @@ from ones.daemon.onesd.books.outages import Outages
 from ones.daemon.onesd.books.pairs import SharingBook
 from ones.daemon.onesd.books.recoveries import RecoveriesBook
 from ones.daemon.onesd.books.reports import Learning
+from ones.daemon.onesd.books.rest import Rest
 from ones.daemon.onesd.books.rounds import RoundsBook
 from ones.daemon.onesd.books.stages import Staging
 from ones.daemon.onesd.books.starts import FailedStarts
@@ -59,7 +60,8 @@ class Books:
     def open(cls, config: Config, store: Store, cluster: Cluster, metrics: Metrics) -> Books:
         heard, leases, journal, courses = Inbox(), Leases(store), Journal(store), Courses(store)
         reports = Learning(store, heard, metrics, leases=leases, journal=journal, courses=courses)
-        needs = NeedsBook(store, cluster, quality=quality(config.needs))
+        accounting = Rest()
+        needs = NeedsBook(store, cluster, quality=quality(config.needs), rest=accounting)
         return cls(
             store=store,
             heard=heard,
@@ -72,7 +74,7 @@ class Books:
             recoveries=RecoveriesBook(store),
             reports=reports,
             controller=Controller(store),
-            jobs=Records(store, cluster, reports, leases),
+            jobs=Records(store, cluster, reports, leases, rest=accounting),
             lives=Lives(store),
             needs=needs,
             pairs=SharingBook(store, heard, needs, config.sharing),

@@ -11,6 +11,7 @@ from math import fsum
 
 from ones.daemon.onesd.books.leases import Leases
 from ones.daemon.onesd.books.reports import Learning
+from ones.daemon.onesd.books.rest import Rest
 from ones.daemon.onesd.books.store import Store
 from ones.estimator.assess import family_of
 from ones.policies.renewal import limit_share
@@ -21,6 +22,7 @@ from ones.slurm_ext.satellites import Tie
 from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
+MOST_UNTOLD = 20_000
 SECOND = 1.0  # Slurm's times are of whole seconds
 
 
@@ -109,11 +111,16 @@ def limit_used(pieces: Iterable[Piece], requested: int) -> float:
 class Records:
     """Keeps the tables `jobs`, `runs`, `shrinks` and `satellites`."""
 
-    def __init__(self, store: Store, cluster: Cluster, learning: Learning, leases: Leases) -> None:
+    def __init__(
+        self, store: Store, cluster: Cluster, learning: Learning, leases: Leases, *, rest: Rest
+    ) -> None:
+        """`rest`: between questions to the accounting, whoever puts them."""
         self._store = store
         self._leases = leases
         self._cluster = cluster
         self._learning = learning
+        self._rest = rest
+        self._untold: dict[int, None] = {}  # jobs of which the accounting has still to be asked
 
     def take(self, snapshot: Snapshot, *, now: float, lapsed: bool = False) -> list[int]:
         """Bring the tables up to what Slurm says now; the jobs seen for the first time.
@@ -132,8 +139,20 @@ class Records:
             self._take_satellites(snapshot, stale)
         for learn in taught:
             learn()
-        self.refresh_runs(stale)
+        self._catch_up(stale, now)
         return met
+
+    def _catch_up(self, stale: Iterable[int], now: float) -> None:
+        """Have the accounting tell of these jobs, and of those of which it could not before."""
+        self._untold.update(dict.fromkeys(stale))
+        while len(self._untold) > MOST_UNTOLD:
+            del self._untold[next(iter(self._untold))]
+        if not self._untold or not self._rest.over(now):
+            return
+        answered = self.refresh_runs(list(self._untold))
+        self._rest.told(now, answered=answered)
+        if answered:
+            self._untold.clear()
 
     def _take_jobs(
         self,

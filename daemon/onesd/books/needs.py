@@ -10,12 +10,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 
+from ones.daemon.onesd.books.rest import Rest
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.wire import REPORT, NodeReport
 from ones.estimator.assess import family_of
@@ -57,9 +58,18 @@ class _Seen:
 class NeedsBook:
     """The table `needs`, a row for each run, and what it has taught."""
 
-    def __init__(self, store: Store, cluster: Cluster, *, quality: Quality | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        *,
+        quality: Quality | None = None,
+        rest: Rest | None = None,
+    ) -> None:
+        """`rest`: between questions to the accounting, whoever puts them."""
         self._store = store
         self._cluster = cluster
+        self._rest = rest or Rest()
         self._heard: dict[str, float] = {}
         self._traffic: dict[str, NodeReport] = {}  # of each node, the report before
         self._met: set[tuple[int, int]] = set()  # runs that have a row
@@ -179,10 +189,7 @@ class NeedsBook:
     def _close(self, ended: Iterable[sqlite3.Row], now: float) -> None:
         """Late or failing accounting only delays what is learnt; at last the run is given up."""
         rows = list(ended)
-        try:
-            usages = self._cluster.usage([row["job"] for row in rows])
-        except SlurmError:
-            usages = []
+        usages = self._usages(rows, now)
         found = {(one.job, one.ordinal): one for one in usages}
         done = []
         with self._store.transaction():
@@ -202,6 +209,17 @@ class NeedsBook:
             ended_run = self._store.row("SELECT * FROM needs WHERE job = ? AND restarts = ?", *run)
             if ended_run is not None:
                 self._closed.append(_run(ended_run))
+
+    def _usages(self, rows: Sequence[sqlite3.Row], now: float) -> list[Usage]:
+        if not self._rest.over(now):
+            return []
+        try:
+            found = self._cluster.usage([row["job"] for row in rows])
+        except SlurmError:
+            self._rest.told(now, answered=False)
+            return []
+        self._rest.told(now, answered=True)
+        return found
 
     def estimate(
         self, *, family: str, gpus: float | None = None, nodes: float | None = None

@@ -45,7 +45,7 @@ class RoundsBook:
                     one.reason,
                     one.verdict,
                 )
-        if done.at - self._forgot <= HOUR:
+        if 0 <= done.at - self._forgot <= HOUR:  # or the clock was set back since
             return None
         self._forgot = done.at
         before = done.at - keep_seconds

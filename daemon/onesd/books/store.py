@@ -288,12 +288,15 @@ class Store:
             self._db.execute("SAVEPOINT part" if within else "BEGIN IMMEDIATE")
             try:
                 yield
+                # Where others read meanwhile, on a shared file system, this can fail, too.
+                self._db.execute("RELEASE part" if within else "COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK TO part" if within else "ROLLBACK")
-                if within:
-                    self._db.execute("RELEASE part")
+                # Where the disk is full SQLite has rolled it back itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK TO part" if within else "ROLLBACK")
+                    if within:
+                        self._db.execute("RELEASE part")
                 raise
-            self._db.execute("RELEASE part" if within else "COMMIT")
 
     def rows(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         """What a question finds; whose transaction is under way finds what he has written, too."""

@@ -9,7 +9,7 @@ from ones.daemon.wire import Report
 from ones.policies.model import Job
 from ones.slurm_ext.actions import Comment
 from ones.slurm_ext.actuator import Actuator, JobChanged, OthersComment
-from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.snapshot import OUR_COMMENT, Snapshot
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ class Comments:
             # A clock that is set back stops no comment for ever.
             early = at <= now < at + self._every
             if number not in self._others and text != before and not early:
-                due.append((at, number, text))
-        for _, number, text in sorted(due)[:MOST]:
+                due.append((at, number, before, text))
+        for _, number, before, text in sorted(due)[:MOST]:
             record = snapshot.jobs[number]
             if record.several:
                 continue
@@ -66,9 +66,14 @@ class Comments:
                 self._others.add(number)
             except JobChanged as fault:
                 log.info("%s", fault)  # it is looked at again when its time has come
-            except SlurmError as fault:
+            except SlurmUnreachable as fault:
                 log.warning("job %d: its comment is left as it is: %s", number, fault)
                 return
+            except SlurmError as fault:
+                # It alone may be refused: tried again when its time has come, behind others.
+                log.warning("job %d: its comment is left as it is: %s", number, fault)
+                self._written[number] = (now, before)
+                continue
             self._written[number] = (now, text)
 
 

@@ -236,8 +236,9 @@ class LiveMover:
                 # It may be about to come, or to leave.
                 if now - self._unknown.setdefault(job.id, now) > GRACE
             ]
-            for part in live.parts:
-                self._unknown.pop(int(part), None)
+            for job in base.satellites:
+                if str(job.id) in live.parts:
+                    self._unknown.pop(job.id, None)
         for job, why in wrong:
             if 0 <= now - self._cancelled.get(job.id, -AGAIN) < AGAIN:
                 continue
