@@ -127,9 +127,7 @@ def qos_in(text: str, faults: Faults) -> dict[str, Qos]:
         )
         if "Relative" in one.flags:
             faults.add(f"{where}: its limits are in per cent (Relative); planned without them")
-            one = replace(
-                one, together={}, a_user={}, an_account={}, a_job={}, a_node={}, least={}
-            )
+            one = replace(one, together={}, a_user={}, an_account={}, a_job={}, a_node={}, least={})
         found[name] = one
     return found
 

@@ -105,7 +105,10 @@ def fill(folder: int, source: Path, target: Path, bounds: Bounds) -> int:
     """
     name, part = target.name, f".{target.name}.part"
     try:
-        size = sum(entry.lstat().st_size for entry in _entries(source))
+        # As it is copied: of links only the one at the top is followed.
+        size = sum(
+            entry.stat(follow_symlinks=entry is source).st_size for entry in _entries(source)
+        )
         _fits(size, os.fstatvfs(folder), target.parent.parent, bounds)
         copied = _Copy(bounds, most=size + CHUNK).tree(source, part, folder)
         os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -229,7 +232,9 @@ def here(folder: Path, source: Path, name: str) -> str:
 
 
 def _line(fault: CannotStage) -> str:
-    return " ".join(str(fault).split())[:LONGEST_FAULT]
+    """On one line, and text: names of files are bytes, which need not be UTF-8."""
+    text = str(fault).encode(errors="replace").decode()
+    return " ".join(text.split())[:LONGEST_FAULT]
 
 
 def everywhere(folder: Path, source: Path, name: str) -> str:

@@ -70,6 +70,7 @@ class Nvml:
         self._handles: dict[str, Any] = {}  # uuid -> handle; empty: not started
         self._known: dict[str, GpuSample] = {}  # every GPU ever seen, by uuid; only who it is
         self._addresses: dict[int | None, str] = {}  # of handles -> uuid, also of lost GPUs
+        self._unnamed = 0  # GPUs that did not say who they are when NVML was started
         self._xids: dict[str, int] = {}
         self._news = False  # an XID came since the last poll
         self._events: Any = None
@@ -114,15 +115,15 @@ class Nvml:
                 log.warning("GPU %s: XID %d", uuid, event.eventData)
 
     def _incomplete(self) -> bool:
-        return not self._known.keys() <= self._handles.keys()
+        return self._unnamed > 0 or not self._known.keys() <= self._handles.keys()
 
     def _restart(self) -> None:
         self._stop()
         try:
             pynvml.nvmlInit()
             self._started = True
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                self._add(index)
+            named = [self._add(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            self._unnamed = named.count(False)
             self._link()
         except pynvml.NVMLError as fault:
             self._stop()
@@ -136,7 +137,8 @@ class Nvml:
         self._retry_at = self._clock() + self._backoff
         self._backoff = min(MOST_BACKOFF, 2 * self._backoff)
 
-    def _add(self, index: int) -> None:
+    def _add(self, index: int) -> bool:
+        """Whether the GPU says who it is."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = pynvml.nvmlDeviceGetUUID(handle)
@@ -147,14 +149,15 @@ class Nvml:
             if fault.value in _DOWN:
                 raise
             log.warning("GPU %d does not say who it is: %s", index, fault)
-            return
+            return False
         except _Lost:
-            return
+            return False
         except _Down:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED) from None
         self._handles[uuid] = handle
         self._addresses[_address(handle)] = uuid
         self._known[uuid] = GpuSample(minor=index if minor is None else minor, uuid=uuid, type=name)
+        return True
 
     def _link(self) -> None:
         """Which GPUs NVLink joins; that doesn't change while the driver runs."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
@@ -14,6 +12,7 @@ import click
 from ones.daemon.ctl.client import asks
 from ones.daemon.ctl.completing import job_numbers
 from ones.daemon.ctl.listing import Listing, listing, print_json
+from ones.daemon.ctl.myself import my_name
 from ones.daemon.ctl.table import Columns, cell
 from ones.daemon.times import duration
 from ones.slurm_ext.batch_script import Asked, read_script
@@ -88,12 +87,12 @@ def estimate(what: str, *, listing: Listing, as_json: bool) -> None:
 
 
 def _question(what: str) -> dict[str, Any]:
-    """What onesd is asked. Raises ScriptError."""
+    """What onesd is asked. Raises ScriptError and Nameless."""
     if what.isdecimal() and not Path(what).exists():
         return {"job": int(what)}
     asked: Asked = read_script(Path(what))
     return {
-        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "user": my_name(),
         "name": asked.name,
         "gpus": asked.gpus,
         "nodes": asked.nodes,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from typing import Any
 
 import click
@@ -21,6 +19,7 @@ from ones.daemon.ctl.listing import (
     print_json,
     repeatable,
 )
+from ones.daemon.ctl.myself import my_name
 from ones.daemon.ctl.table import Column, Columns, cell, table
 from ones.daemon.times import duration, moment
 from ones.daemon.wire import Report
@@ -143,7 +142,7 @@ def jobs(
 ) -> None:
     """Elastic jobs: yours, or everybody's for an admin."""
     if me:
-        users = pwd.getpwuid(os.getuid()).pw_name
+        users = my_name()
     wanted = {
         "user": _several(users),
         "account": _several(accounts),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -17,6 +20,15 @@ from ones.daemon.ctl.table import cell
 from ones.slurm_ext.errors import OnesError
 
 UNREACHABLE, NOT_ALLOWED = 3, 4
+# What writing to an open file fails with, as opposed to opening one or to a socket.
+CANNOT_WRITE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.ESTALE}
+)
+
+
+class Unwritable(OnesError):
+    """What we have to say can't be written."""
+
 
 LATER: Mapping[str, str] = {
     "demo": "A simulated cluster with jobs that come and go, and onesd at work on it.",
@@ -44,6 +56,22 @@ class _Later(click.Command):
 class _Group(click.Group):
     """The one place where our errors become one line and an exit code."""
 
+    def main(self, *given: Any, **named: Any) -> Any:
+        _replace_foreign_letters()
+        try:
+            try:
+                return super().main(*given, **named)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # Python would do so at exit, with nobody to catch faults
+        except OSError as fault:
+            if fault.errno not in CANNOT_WRITE | {errno.EPIPE}:
+                raise
+            _forget_output(sys.stdout)
+            if fault.errno == errno.EPIPE:  # whoever reads has seen enough
+                sys.exit(1)
+            _fail(Unwritable(f"can't write: {fault.strerror}"), 1)
+
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
@@ -58,8 +86,26 @@ class _Group(click.Group):
 
 
 def _fail(fault: OnesError, code: int) -> None:
-    click.echo(f"onesctl: error: {cell(str(fault))}", err=True)
+    try:
+        click.echo(f"onesctl: error: {cell(str(fault))}", err=True)
+    except OSError:
+        _forget_output(sys.stderr)  # then the exit code has to say it alone
     sys.exit(code)
+
+
+def _replace_foreign_letters() -> None:
+    """One name that the terminal's encoding has no letters for must not cost the listing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _forget_output(stream: TextIO) -> None:
+    """What its buffer still holds goes nowhere: at exit Python would fail to write it again."""
+    with suppress(OSError):  # not a file, as in tests
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,11 +3,13 @@
 A checkpoint is a folder named after its sample count. It is written under another name, flushed,
 and renamed into place, so that one rename makes it exist; its manifest carries size and checksum of
 the state, so that damage after that is seen as well. The last two are kept: a damaged one leaves
-the one before it.
+the one before it. What training does not go on from, though it is later, is set aside: it may be
+whole, and of a newer release.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -15,7 +17,7 @@ import re
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -29,6 +31,7 @@ KEPT = 2
 STATE, MANIFEST = "state.pt", "manifest.json"
 VERSION = 1
 CHUNK = 1 << 22
+GIVEN_UP = ".given-up"  # ends the name of what is set aside
 
 
 class Writable(Protocol):
@@ -68,6 +71,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._unusable: list[Path] = []  # what `latest` has gone past
 
     def save(self, moment: Moment, write: Callable[[Writable], None]) -> Path:
         """Write the checkpoint of this moment, or find that it stands there already.
@@ -78,8 +82,8 @@ class Checkpoints:
         if draft is None:
             return self.path(moment)
         with (draft / STATE).open("wb") as file:
-            measured = _Measured(file)
-            write(measured)
+            with _measuring(file) as measured:
+                write(measured)
             _flush(file)
         return self._complete(moment, {"bytes": measured.bytes, "crc32": measured.crc32})
 
@@ -123,9 +127,30 @@ class Checkpoints:
             shutil.rmtree(target)  # damaged, or we would not be here
         draft.rename(target)
         _flush_folder(self.folder)
-        for old in self._folders()[KEPT:]:
+        self._give_up(target)
+        before = [folder for folder in self._folders() if folder < target]
+        for old in before[KEPT - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
         return target
+
+    def _give_up(self, newest: Path) -> None:
+        """Set aside what is no part of the training whose newest checkpoint this is."""
+        for folder in self._folders():
+            if folder == newest or not (folder > newest or folder in self._unusable):
+                continue
+            aside = folder.with_name(folder.name + GIVEN_UP)
+            shutil.rmtree(aside, ignore_errors=True)
+            try:
+                folder.rename(aside)
+            except OSError as fault:
+                log.warning("ones: checkpoint %s can't be set aside: %s", folder, fault)
+                continue
+            log.warning(
+                "ones: checkpoint %s is of training that was given up; moved to %s",
+                folder,
+                aside.name,
+            )
+        self._unusable.clear()
 
     def path(self, moment: Moment) -> Path:
         """Where the checkpoint of this moment is, or will be."""
@@ -136,11 +161,13 @@ class Checkpoints:
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint; says of each newer one that it is damaged."""
+        self._unusable.clear()
         for folder in self._folders():
             moment = _read(folder)
             if moment is not None:
                 return Checkpoint(folder, moment)
             log.warning("ones: checkpoint %s is damaged; going back to the one before", folder)
+            self._unusable.append(folder)
         return None
 
     def set_aside(self) -> None:
@@ -191,14 +218,33 @@ class _Measured:
         self._file = file
         self.bytes = 0
         self.crc32 = 0
+        self.fault: OSError | None = None
 
     def write(self, data: Any, /) -> int:
         self.bytes += len(data)
         self.crc32 = zlib.crc32(data, self.crc32)
-        return self._file.write(data)
+        try:
+            return self._file.write(data)
+        except OSError as fault:
+            self.fault = fault
+            raise
 
     def flush(self) -> None:
         self._file.flush()
+
+
+@contextlib.contextmanager
+def _measuring(file: BinaryIO) -> Iterator[_Measured]:
+    """A full disk stays an OSError here: torch makes a RuntimeError of it, as of much else."""
+    measured = _Measured(file)
+    try:
+        yield measured
+    except Exception:
+        if measured.fault is not None:
+            raise measured.fault from None
+        raise
+    if measured.fault is not None:
+        raise measured.fault
 
 
 def _flush(file: BinaryIO) -> None:

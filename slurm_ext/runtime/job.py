@@ -331,6 +331,10 @@ class Job:
         """Lists of sample numbers, one a step: this worker's share of the rest of the epoch."""
         if self._division is not None:
             raise UsageFault("a job has one elastic loader or sampler; use torch's for others")
+        # They go into reports and checkpoints, which hold no numbers of numpy's or torch's.
+        samples, batch_size = int(samples), int(batch_size)
+        batch_most = None if batch_most is None else int(batch_most)
+        batch_most_per_gpu = None if batch_most_per_gpu is None else int(batch_most_per_gpu)
         kept = self._moment.epoch_samples
         if kept is not None and kept != samples:
             raise UsageFault(
@@ -356,7 +360,7 @@ class Job:
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """The numbers of the epochs still to do; the first may be half done."""
-        division = self._cut
+        division, epochs = self._cut, int(epochs)
         self._check_restored()
         self._declared["total_samples"] = epochs * division.samples
         self._last_epoch = epochs - 1
@@ -382,7 +386,7 @@ class Job:
         if self._heeds_stop:
             self._requests.ignore_stop()
 
-    def step(self, *, loss: Any = None, accuracy: float | None = None) -> bool:
+    def step(self, *, loss: Any = None, accuracy: Any = None) -> bool:
         """Commit the step just done. The last line of the loop, and the only place of changes.
 
         Returns whether the job's size has changed. Exits with 143 when Slurm has asked to stop.

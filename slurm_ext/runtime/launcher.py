@@ -151,7 +151,7 @@ def become(program: Program, place: Place) -> NoReturn:
     # Nobody who asks for a checkpoint can know that the script does not listen yet.
     signal.signal(read_environment(os.environ).checkpoint_signal, signal.SIG_IGN)
     if not program.is_python:
-        os.execvp(program.name, [program.name, *program.arguments])
+        _execute(program)
     sys.argv = [program.name, *program.arguments]
     code = 0
     try:
@@ -170,6 +170,16 @@ def become(program: Program, place: Place) -> NoReturn:
         sys.excepthook(*sys.exc_info())
         code = 1
     _leave(code)
+
+
+def _execute(program: Program) -> NoReturn:
+    """Replace this process by the program; where that fails, say so and exit as a shell does."""
+    try:
+        os.execvp(program.name, [program.name, *program.arguments])
+    except OSError as fault:
+        # In one piece, or the lines of several workers would run together.
+        sys.stderr.write(f"ones-run: error: {program.name}: {fault.strerror}\n")
+        _leave(127 if isinstance(fault, FileNotFoundError) else 126)
 
 
 def _place_in(program: Program, fault: BaseException) -> str:

@@ -43,14 +43,14 @@ class Meter:
         self._wait_time = 0.0
         self._loss: Any = None
         self._losses = 0
-        self._accuracy: float | None = None
+        self._accuracy: Any = None
 
     def resume(self) -> None:
         """Begin to time steps, here and not where the last step ended."""
         self._mark = self._clock()
 
-    def step(self, *, loss: Any = None, accuracy: float | None = None) -> None:
-        """Take the end of a step. The loss is kept as it is: reading it may wait for a GPU."""
+    def step(self, *, loss: Any = None, accuracy: Any = None) -> None:
+        """Take the end of a step. Both are kept as they are: reading them may wait for a GPU."""
         now = self._clock()
         if self._resumed is None:
             # The first step warms everything up, and says nothing about the others.
@@ -60,11 +60,11 @@ class Meter:
             self._steps += 1
         self._mark = now
         if loss is not None:
-            detached = loss.detach() if hasattr(loss, "detach") else loss
+            detached = _detached(loss)
             self._loss = detached if self._loss is None else self._loss + detached
             self._losses += 1
         if accuracy is not None:
-            self._accuracy = accuracy
+            self._accuracy = _detached(accuracy)
 
     def waited(self, seconds: float) -> None:
         """Take how long one of the steps has waited for the gradients of other workers."""
@@ -82,7 +82,7 @@ class Meter:
         timed = self._steps and self._step_time > 0
         measured = Measured(
             loss=float(self._loss) / self._losses if self._loss is not None else None,
-            accuracy=self._accuracy,
+            accuracy=float(self._accuracy) if self._accuracy is not None else None,
             step_seconds=self._step_time / self._steps if timed else None,
             sync_seconds=self._wait_time / self._waits if timed and self._waits else None,
             resumed_seconds=self._resumed,
@@ -98,3 +98,8 @@ class Meter:
         self._loss = None
         self._losses = 0
         self._accuracy = None
+
+
+def _detached(number: Any) -> Any:
+    """The number without the graph that it was computed by, which would hold its memory."""
+    return number.detach() if hasattr(number, "detach") else number

@@ -36,6 +36,7 @@ class Reporter:
         self._closing = False
         self._connection: socket.socket | None = None
         self._complained = ""
+        self._left_out: set[str] = set()
         self.batch: int | None = None
         """The global batch that the plan has for the job now, by the agent's last answer."""
         self._thread = threading.Thread(target=self._run, name="ones-reports", daemon=True)
@@ -65,9 +66,26 @@ class Reporter:
         usable = {
             name: value
             for name, value in fields.items()
-            if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+            if value is not None
+            and not (isinstance(value, float) and not math.isfinite(value))
+            and self._fits(name, value)
         }
         return {"op": op, **self._who, **usable}
+
+    def _fits(self, name: str, value: Value) -> bool:
+        """Whether a line can hold it: what scripts give is not always what they should."""
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            if name not in self._left_out:
+                self._left_out.add(name)
+                log.warning(
+                    "ones: reports leave out %s, which is a %s and no plain number or text",
+                    name,
+                    type(value).__name__,
+                )
+            return False
+        return True
 
     def _run(self) -> None:
         while True:

@@ -205,6 +205,19 @@ def test_a_lost_gpu_that_comes_back_is_healthy_again_after_a_while(emulated: Sta
     assert (still.healthy, back.healthy) == (False, True)
 
 
+def test_a_gpu_that_is_lost_when_the_agent_starts_is_found_once_it_is_back(
+    emulated: Start,
+) -> None:
+    node = emulated(TWO_GPUS + "0.lost 1\n")
+    assert [gpu.uuid for gpu, _ in node.sample()] == ["GPU-one"]
+    node.become(TWO_GPUS)
+    assert len(node.sample(after=5)) == 1
+    assert [(gpu.uuid, gpu.healthy) for gpu, _ in node.sample(after=6)] == [
+        ("GPU-one", True),
+        ("GPU-zero", True),
+    ]
+
+
 def test_an_xid_of_a_lost_gpu_is_not_lost_with_it(emulated: Start) -> None:
     node = emulated(TWO_GPUS)
     node.sample()

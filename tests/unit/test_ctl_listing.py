@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -280,3 +281,72 @@ def test_every_program_tells_its_version(program: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "0.1.0" in done.stdout
+
+
+LISTS_ONE_JOB = """
+from ones.daemon.ctl import jobs
+from ones.daemon.ctl.main import main
+one = {"job": 1, "name": "caf\u00e9 \u8bad\u7ec3", "samples": 0, "total_samples": 0}
+jobs.asks = lambda *_: {"meta": {}, "jobs": [one]}
+main()
+"""
+NO_ROOM = "onesctl: error: can't write: No space left on device\n"
+
+
+def child(program: str, *words: str, **others: Any) -> subprocess.CompletedProcess[bytes]:
+    environ = {**os.environ, "PYTHONUNBUFFERED": "", **others.pop("environ", {})}
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 120, **others}
+    words = (sys.executable, "-c", program, *words)
+    return subprocess.run(words, check=False, env=environ, **given)
+
+
+def test_a_name_that_the_terminal_has_no_letters_for_does_not_break_the_listing() -> None:
+    latin = {"PYTHONIOENCODING": "latin-1"}
+    done = child(LISTS_ONE_JOB, "jobs", "-n", "-o", "job,name", environ=latin)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == b"1  caf\xe9 ??"
+
+
+@pytest.mark.parametrize("words", [("jobs", "-n", "-o", "job"), ("--help",)])
+def test_output_that_does_not_fit_is_told_in_one_line(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = child(LISTS_ONE_JOB, *words, stdout=full)
+    assert (done.returncode, done.stderr.decode()) == (1, NO_ROOM)
+
+
+def test_so_is_output_of_which_only_the_end_does_not_fit() -> None:
+    """What is not flushed before: a command of ours that prints without click."""
+    prints = "from ones.daemon.ctl import jobs, main; import click\n"
+    prints += "main.main.add_command(click.Command('p', callback=lambda: print('x'))); main.main()"
+    with Path("/dev/full").open("wb") as full:
+        done = child(prints, "p", stdout=full)
+    assert (done.returncode, done.stderr.decode()) == (1, NO_ROOM)
+
+
+def test_a_full_disk_under_standard_error_costs_no_exit_code() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = child(LISTS_ONE_JOB, "jobs", stdout=full, stderr=full)
+    assert done.returncode == 1
+
+
+def test_a_reader_who_has_seen_enough_is_no_fault() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        done = child(LISTS_ONE_JOB, "jobs", stdout=gone)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["jobs", "estimate"])
+def test_who_has_no_name_on_this_host_is_told_so(
+    listed: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --job-name=train\n")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    done = onesctl(command, "--me" if command == "jobs" else str(script))
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        "onesctl: error: uid 4000000000 has no name on this host;"
+        " is sssd or nslcd running? getent passwd 4000000000"
+    ]

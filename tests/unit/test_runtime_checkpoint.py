@@ -83,6 +83,69 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [30, 40]
 
 
+@pytest.mark.parametrize("why", ["damaged", "of a newer release"])
+def test_what_is_saved_after_a_fresh_start_outlives_unusable_later_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for samples in (200, 300):
+        spoil(saved(checkpoints, samples), why)
+    assert checkpoints.latest() is None
+    caplog.clear()
+    for samples in (50, 100, 150):
+        assert saved(checkpoints, samples).exists()
+        found = checkpoints.latest()
+        assert found is not None
+        assert found.moment.progress.samples == samples
+    assert names(tmp_path) == [
+        f"{number:015d}{ending}"
+        for number, ending in ((100, ""), (150, ""), (200, ".given-up"), (300, ".given-up"))
+    ]
+    assert [record.message for record in caplog.records] == [
+        f"ones: checkpoint {tmp_path / name} is of training that was given up; moved to"
+        f" {name}.given-up"
+        for name in ("000000000000300", "000000000000200")
+    ]
+
+
+@pytest.mark.parametrize("next_one", [110, 150], ids=["before it", "after it"])
+def test_a_damaged_one_does_not_take_the_place_of_the_good_one_before(
+    tmp_path: Path, next_one: int
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    saved(checkpoints, 100)
+    spoil(saved(checkpoints, 120), "damaged")
+    checkpoints.latest()
+    spoil(saved(checkpoints, next_one), "damaged")
+    found = checkpoints.latest()
+    assert found is not None
+    assert found.moment.progress.samples == 100
+
+
+def test_one_that_is_given_up_again_replaces_the_one_of_its_number(tmp_path: Path) -> None:
+    for next_one, content in ((50, b"first"), (60, b"second")):
+        checkpoints = Checkpoints(tmp_path)
+        spoiled = saved(checkpoints, 200)
+        (spoiled / module.STATE).write_bytes(content)
+        checkpoints.latest()
+        saved(checkpoints, next_one)
+    assert names(tmp_path) == ["000000000000050", "000000000000060", "000000000000200.given-up"]
+    assert (tmp_path / "000000000000200.given-up" / module.STATE).read_bytes() == b"second"
+
+
+def spoil(checkpoint: Path, why: str) -> None:
+    if why == "damaged":
+        (checkpoint / module.STATE).write_bytes(b"")
+        return
+    manifest = checkpoint / module.MANIFEST
+    written = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**written, "version": module.VERSION + 1}))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_the_same_moment_is_not_written_twice(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     first = saved(checkpoints, 10)

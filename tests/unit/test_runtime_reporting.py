@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from listening_agent import ListeningAgent
 
@@ -41,6 +43,27 @@ def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path, agent: ListeningAg
     reporter.report({"samples": 1, "loss": float("nan")})
     assert agent.wait_for(1) == [Report(job=42, restarts=1, samples=1)]
     reporter.close()
+
+
+def test_what_no_report_can_hold_is_left_out_with_one_line(
+    tmp_path: Path, agent: ListeningAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.up()
+    reporter = a_reporter(tmp_path)
+    unfit: Any = np.float32(0.5)
+    for samples in (1, 2):
+        reporter.report({"samples": samples, "accuracy": unfit})
+        agent.wait_for(samples)
+    reporter.confirm(samples=2, path="/here")
+    assert agent.wait_for(3) == [
+        Report(job=42, restarts=1, samples=1),
+        Report(job=42, restarts=1, samples=2),
+        Checkpoint(job=42, restarts=1, samples=2, path="/here"),
+    ]
+    reporter.close()
+    assert [record.message for record in caplog.records] == [
+        "ones: reports leave out accuracy, which is a float32 and no plain number or text"
+    ]
 
 
 def test_without_an_agent_nothing_waits_and_nothing_fails(tmp_path: Path) -> None:
@@ -105,3 +128,28 @@ def test_the_meter_leaves_out_the_first_step_and_what_lies_between_epochs() -> N
     assert measured.resumed_seconds == pytest.approx(13)
     assert measured.loss == pytest.approx(2)
     assert meter.read().loss is None
+
+
+class OnGpu:
+    """A number whose reading would wait for a GPU."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.read = value, 0
+
+    def __float__(self) -> float:
+        self.read += 1
+        return self.value
+
+
+def test_an_accuracy_of_any_kind_is_read_once_a_report_and_becomes_a_plain_number() -> None:
+    meter = Meter(started=0, seconds=5)
+    accuracies = [OnGpu(0.5), OnGpu(0.75)]
+    for accuracy in accuracies:
+        meter.step(accuracy=accuracy)
+    assert [each.read for each in accuracies] == [0, 0]
+    measured = meter.read()
+    assert (type(measured.accuracy), measured.accuracy) == (float, 0.75)
+    assert [each.read for each in accuracies] == [0, 1]
+    meter.step(accuracy=np.float32(0.25))
+    assert type(meter.read().accuracy) is float
+    assert meter.read().accuracy is None

@@ -52,6 +52,17 @@ def test_a_single_file_arrives_under_its_name(source: Path, disk: Path) -> None:
     assert (disk / "7/words.txt").read_text() == "content"
 
 
+def test_a_link_to_a_file_arrives_as_that_file_and_is_bounded_by_its_size(
+    source: Path, disk: Path
+) -> None:
+    latest = source.with_name("latest")
+    latest.symlink_to(source / "below/large")
+    assert stage(latest, disk / "7", "data", FREE) == 3_000_000
+    assert not (disk / "7/data").is_symlink()
+    with pytest.raises(CannotStage, match="GiB that may be staged"):
+        stage(latest, disk / "8", "data", Bounds(most_gib=0.001, keep_free=0.0))
+
+
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
@@ -118,6 +129,15 @@ def test_on_a_node_the_fault_is_one_line_in_the_folder(source: Path, disk: Path)
     assert done.returncode == 1
     assert done.stdout.count("\n") == 1
     assert (disk / "7" / FAULT).read_text().endswith("neither file nor folder nor link")
+
+
+def test_a_fault_of_a_file_whose_name_is_no_text_is_told_all_the_same(
+    source: Path, disk: Path
+) -> None:
+    os.mkfifo(os.fsencode(source) + b"/caf\xe9")
+    said = here(disk / "7", source, "data")
+    assert said.endswith("caf?: neither file nor folder nor link")
+    assert (disk / "7" / FAULT).read_text() == said
 
 
 def given_away(path: Path) -> Path:

@@ -1,0 +1,38 @@
+"""What ones-run says of a program that can't be started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("name", "said", "code"),
+    [
+        ("nosuchprog", "No such file or directory", 127),
+        ("./words", "Permission denied", 126),
+        ("./words/below", "Not a directory", 126),
+        ("./binary", "Exec format error", 126),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_told_as_by_a_shell(
+    tmp_path: Path, workers: str, name: str, said: str, code: int
+) -> None:
+    (tmp_path / "words").write_text("no program")
+    (tmp_path / "binary").write_bytes(b"\x7fELF")
+    (tmp_path / "binary").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", f"--workers={workers}", name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == code
+    # The other worker may be ended before it can say the same.
+    assert {*done.stderr.splitlines()} == {f"ones-run: error: {name}: {said}"}
