@@ -10,7 +10,6 @@ from backing import Backed, backed
 pytestmark = pytest.mark.cluster
 
 SAMPLES = 24000
-LOG = "/var/log/ones/onesd.log"
 MOVES = "SELECT kind, outcome FROM moves WHERE job = {} AND kind != 'start' ORDER BY id"
 OPEN = "SELECT count(*) FROM moves WHERE job = {} AND open"
 
@@ -22,7 +21,11 @@ def pair() -> Iterator[Backed]:
 
 
 def test_a_job_that_the_backup_slurmctld_takes_for_failed_goes_on(pair: Backed) -> None:
-    """It knows nothing of the requeue, and hears that the script has ended."""
+    """It knows nothing of the requeue, and hears that the script has ended.
+
+    On a busy machine the script, or our second requeue, may be quicker than that: then it goes on
+    without ever having been taken for failed. tests/unit/test_lapse.py leaves no such choice.
+    """
     counting = "LINGERS=3 exec bash /home/jobs/counting.sbatch 4000 40"
     shape = ["--elastic=2,4", "--gpus=2", "--ntasks=2"]
     job = pair.onesd.submit("alice", *shape, f"--wrap={counting}")
@@ -30,7 +33,6 @@ def test_a_job_that_the_backup_slurmctld_takes_for_failed_goes_on(pair: Backed) 
     pair.kill_after_requeue(job, seconds=0.0, unsaved=True)
     pair.wait_for_backup()
     pair.onesd.wait(job, ["RUNNING"], within=90)
-    assert "it had ended, and is back" in pair.cluster.run("ctl", f"cat {LOG}").stdout
     pair.onesd.wait(job, ["COMPLETED"], within=400)
     assert pair.onesd.result("alice", job)["samples"] == 4000
 
