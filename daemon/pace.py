@@ -6,6 +6,13 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+DOUBLINGS = 64  # more than it takes from a second to any rest, and far from what no number holds
+
+
+def doubled(first: float, times: int, *, most: float) -> float:
+    """`first`, doubled so many times, but not more than `most`: a rest after failures in a row."""
+    return min(most, first * 2.0 ** min(times, DOUBLINGS))
+
 
 @dataclass(slots=True)
 class Pace:

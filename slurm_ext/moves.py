@@ -215,7 +215,7 @@ def pinned(move: MoveRecord, job: JobRecord) -> bool:
         return False  # nothing that we wrote
 
 
-def stop_forgotten(move: MoveRecord, job: JobRecord) -> bool:
+def _stop_forgotten(move: MoveRecord, job: JobRecord) -> bool:
     """Whether Slurm takes the job for failed because it knows nothing of our stop any more."""
     stopping = move.forgotten and move.step == "stopping"
     return stopping and job.state == "FAILED" and job.restarts == move.restarts
@@ -229,7 +229,7 @@ def advance(
         return _wait(move)
     if job is None:
         return _end(move, "abandoned: Slurm no longer knows the job", holds=False)
-    if stop_forgotten(move, job):
+    if _stop_forgotten(move, job):
         return _revive(_Case(move, job, evidence, limits))
     if job.state in ENDED:
         ran = move.step in ("releasing", "starting", "withdrawing") and job.started > 0

@@ -25,11 +25,6 @@ CANNOT_WRITE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.ESTALE}
 )
 
-
-class Unwritable(OnesError):
-    """What we have to say can't be written."""
-
-
 LATER: Mapping[str, str] = {
     "demo": "A simulated cluster with jobs that come and go, and onesd at work on it.",
     "estimate": "What a batch script, or a job like one that ran, should ask for, and why.",
@@ -70,7 +65,7 @@ class _Group(click.Group):
             _forget_output(sys.stdout)
             if fault.errno == errno.EPIPE:  # whoever reads has seen enough
                 sys.exit(1)
-            _fail(Unwritable(f"can't write: {fault.strerror}"), 1)
+            _fail(OnesError(f"can't write: {fault.strerror}"), 1)
 
     def invoke(self, context: click.Context) -> Any:
         try:

@@ -25,6 +25,7 @@ from ones.daemon.onesd.page.server import Page
 from ones.daemon.onesd.service import Service
 from ones.daemon.onesd.standing_by import candidate_of, open_store, stand_by, terms_of
 from ones.daemon.onesd.terms import LOOKS, Term, Terms, TermsError
+from ones.daemon.pace import doubled
 from ones.daemon.site import load_site
 from ones.daemon.systemd import notify
 from ones.slurm_ext.choose import choose_reader
@@ -34,7 +35,6 @@ from ones.slurm_ext.slurm import Slurm
 
 log = logging.getLogger(__name__)
 MOST_BACKOFF = 60.0
-DOUBLINGS = 10  # of the pause after a failure: more than it takes to that
 TURN = 0.0005  # seconds after which a thread makes way for another one that waits for Python
 """By default it is ten times that, and a tick's thread waits for so long after each statement of
 SQL and each answer of Slurm while thousands of agents keep the doors busy, and each answer at a
@@ -266,8 +266,7 @@ async def _forever(
         took = time.monotonic() - begun
         pause = max(0.0, interval() - took)
         if failures:
-            # Bounded: after a thousand failures, seventeen hours, it is a number no more.
-            pause = min(most_backoff, max(pause, 2.0 ** min(failures, DOUBLINGS)))
+            pause = min(most_backoff, max(pause, doubled(1.0, failures, most=most_backoff)))
         until = time.monotonic() + pause
         await _sleep(pause, stop, None if failures else wake)
         await _sleep(max(0.0, min(settle(took), until - time.monotonic())), stop, None)

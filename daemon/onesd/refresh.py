@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
+from ones.daemon.pace import doubled
 from ones.slurm_ext.errors import SlurmError
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,8 @@ class Refresher(Generic[K]):
                     while len(self._answered) > MOST_KEYS:
                         self._answered.popitem(last=False)
                 self._failures = 0 if good else self._failures + 1
-                rest = LEAST_REST * 2 ** min(6, self._failures - 1) if self._failures else 0.0
+                again = self._failures - 1
+                rest = doubled(LEAST_REST, again, most=MOST_REST) if self._failures else 0.0
                 if took > SLOW:
                     rest = max(rest, SHARE * took)
                 # Where all goes well, Slurm still has as long a pause as its answer took.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ones.daemon.pace import doubled
 from ones.policies.model import Seconds
 
 FIRST: Seconds = 60.0  # after the first question without an answer
 MOST: Seconds = 600.0
-DOUBLINGS = 10  # more than it takes to that
 
 
 class Rest:
@@ -21,10 +21,10 @@ class Rest:
 
     def over(self, now: Seconds) -> bool:
         """Whether to ask now; a clock that is set back makes nobody wait longer."""
-        rest = min(MOST, FIRST * 2.0 ** (self._failures - 1)) if self._failures else 0.0
+        rest = doubled(FIRST, self._failures - 1, most=MOST) if self._failures else 0.0
         return self._asked is None or not 0 <= now - self._asked < rest
 
     def told(self, now: Seconds, *, answered: bool) -> None:
         """Whether the question of this time got an answer."""
         self._asked = None if answered else now
-        self._failures = 0 if answered else min(self._failures + 1, DOUBLINGS)
+        self._failures = 0 if answered else self._failures + 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sqlite3 import Row
 
 from ones.daemon.onesd.books.store import Store
+from ones.daemon.pace import doubled
 from ones.policies.model import Job, Placement
 from ones.slurm_ext.snapshot import HOLDING, JobRecord, Snapshot
 from ones.slurm_ext.waits import about, lasts, whose
@@ -70,7 +71,7 @@ class FailedStarts:
             if what == "job" and kind == "nodes":
                 span /= 2.0
             elif kind == "nodes":
-                span *= 2.0 ** min(times - 1, 10)
+                span = doubled(span, times - 1, most=LONGEST)
             row = {
                 "job": job,
                 "what": what,
@@ -161,7 +162,7 @@ class FailedStarts:
 
 
 def _span(times: int) -> float:
-    return min(LONGEST, FIRST * 2.0 ** min(times - 1, 10))
+    return doubled(FIRST, times - 1, most=LONGEST)
 
 
 def _counts(reason: str, job: JobRecord, other: JobRecord) -> bool:

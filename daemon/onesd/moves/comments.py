@@ -66,13 +66,11 @@ class Comments:
                 self._others.add(number)
             except JobChanged as fault:
                 log.info("%s", fault)  # it is looked at again when its time has come
-            except SlurmUnreachable as fault:
-                log.warning("job %d: its comment is left as it is: %s", number, fault)
-                return
             except SlurmError as fault:
-                # It alone may be refused: tried again when its time has come, behind others.
                 log.warning("job %d: its comment is left as it is: %s", number, fault)
-                self._written[number] = (now, before)
+                if isinstance(fault, SlurmUnreachable):
+                    return
+                self._written[number] = (now, before)  # it alone may be refused: later once more
                 continue
             self._written[number] = (now, text)
 
