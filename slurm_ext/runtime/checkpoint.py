@@ -82,7 +82,7 @@ class Checkpoints:
         if draft is None:
             return self.path(moment)
         with (draft / STATE).open("wb") as file:
-            with _measuring(file) as measured:
+            with measuring(file) as measured:
                 write(measured)
             _flush(file)
         return self._complete(moment, {"bytes": measured.bytes, "crc32": measured.crc32})
@@ -233,8 +233,23 @@ class _Measured:
         self._file.flush()
 
 
+def full_disk(folder: Path) -> OSError | None:
+    """What keeps a few mebibytes from being written there, whatever a library calls it."""
+    probe = folder / ".probe"
+    try:
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(CHUNK))
+                _flush(file)
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as fault:
+        return fault
+    return None
+
+
 @contextlib.contextmanager
-def _measuring(file: BinaryIO) -> Iterator[_Measured]:
+def measuring(file: BinaryIO) -> Iterator[_Measured]:
     """A full disk stays an OSError here: torch makes a RuntimeError of it, as of much else."""
     measured = _Measured(file)
     try:

@@ -72,6 +72,10 @@ class Framework(Measures, Protocol):
 
     def barrier(self) -> None: ...
 
+    def all_did(self, did: bool) -> bool:
+        """Whether all workers did what each of them says of itself; waits for all."""
+        ...
+
     def share(self, payload: bytes) -> bytes:
         """Rank 0's payload, on every worker."""
         ...
@@ -111,7 +115,7 @@ class Framework(Measures, Protocol):
     ) -> Writing | None:
         """Write every worker's part of a checkpoint; with `beside`, perhaps beside training.
 
-        Collective. Raises OSError on all workers where one of them could not write.
+        Collective. Raises OSError where this worker could not write, and perhaps on the others.
         """
         ...
 
@@ -146,6 +150,9 @@ class PlainFramework:
 
     def barrier(self) -> None:
         pass
+
+    def all_did(self, did: bool) -> bool:
+        return did
 
     def share(self, payload: bytes) -> bytes:
         return payload

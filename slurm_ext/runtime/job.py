@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ones.slurm_ext.errors import OnesError
-from ones.slurm_ext.runtime.checkpoint import STATE, Checkpoint, Checkpoints, Moment
+from ones.slurm_ext.runtime.checkpoint import STATE, Checkpoint, Checkpoints, Moment, full_disk
 from ones.slurm_ext.runtime.environment import Environment, Place
 from ones.slurm_ext.runtime.framework import Cutting, Framework, Shards, StateFault, Writing
 from ones.slurm_ext.runtime.gradients import NoiseMeter
@@ -237,6 +237,10 @@ class Job:
         The learning rate of optimizers among them follows the batch size.
         """
         for each in objects:
+            if any(each is other for other in self._tracked):
+                raise UsageFault(
+                    f"job.track() was given the same {type(each).__name__} twice; once is enough"
+                )
             state = None
             if self._sharded:
                 if self._kept_shards is not None:
@@ -527,6 +531,12 @@ class Job:
         every = self._checkpoint_seconds
         return every is not None and self.rank == 0 and time.monotonic() - self._saved_at > every
 
+    def _just_saved(self) -> bool:
+        """Whether the checkpoint stands that a move asks for before its stop; rank 0 knows."""
+        at = self._asked_save_at
+        saved = at is not None and time.monotonic() - at < JUST_SAVED
+        return self._framework.share(b"1" if saved else b"0") == b"1"
+
     def _wanted(self) -> Request:
         """What this worker knows to be asked for."""
         return max(self._requests.pending, Request.CHECKPOINT if self._due() else Request.NOTHING)
@@ -540,13 +550,12 @@ class Job:
 
     def fulfil(self, request: Request) -> None:
         """Save, and leave where that was asked for. All workers do this at the same step."""
-        now = time.monotonic()
-        moved = self._asked_save_at is not None and now - self._asked_save_at < JUST_SAVED
-        if self._checkpoints is not None and not (request is Request.STOP and moved):
+        stands = request is Request.STOP and self._just_saved()
+        if self._checkpoints is not None and not stands:
             asked = not self._due()
-            self._save(self._checkpoints)
+            kept = self._save(self._checkpoints)
             self._saved_at = time.monotonic()
-            if asked:
+            if asked and kept:
                 self._asked_save_at = self._saved_at
         # Where the signal came a moment later, it asked for what has just been done.
         self._requests.clear(request)
@@ -559,7 +568,8 @@ class Job:
             self.close()
             raise SystemExit(STOPPED)
 
-    def _save(self, checkpoints: Checkpoints) -> None:
+    def _save(self, checkpoints: Checkpoints) -> bool:
+        """Whether there is a checkpoint of this moment now, as far as this worker knows."""
         self._moment = replace(
             self._moment, noise=self._noise.read(), declared=dict(self._declared)
         )
@@ -570,6 +580,7 @@ class Job:
             path = self._save_alone(checkpoints)
         if path is not None:
             self._confirm(path)
+        return path is not None
 
     def _confirm(self, path: Path) -> None:
         if self._reporter is not None:
@@ -595,37 +606,60 @@ class Job:
                 draft = checkpoints.begin(self._moment)
             except OSError as fault:
                 refused = str(fault)
-        told = self._framework.share(json.dumps([str(draft or ""), refused]).encode()) or b'["",""]'
-        folder, refused = json.loads(told)
+        stands = not (draft or refused)
+        told = self._framework.share(json.dumps([str(draft or ""), refused, stands]).encode())
+        if not told:
+            return None  # a worker was lost
+        folder, refused, stands = json.loads(told)
         try:
             if refused:
                 raise OSError(refused)
-            if folder and not self._write_together(Path(folder)):
+            if not stands and not self._write_together(Path(folder)):
                 return None
             if self.rank:
                 return None
-            return checkpoints.complete(self._moment) if folder else checkpoints.path(self._moment)
+            return checkpoints.path(self._moment) if stands else checkpoints.complete(self._moment)
         except OSError as fault:
             if not self.rank:
                 log.warning("ones: no checkpoint: %s; training goes on", fault)
             return None
 
     def _write_together(self, folder: Path) -> bool:
-        """Write all workers' parts into the folder; False where that goes on beside training."""
-        if self._saver is not None:
-            self._saver(folder)
-        else:
-            # Who has asked for a checkpoint waits for it, and nobody for a regular one.
-            beside = self._requests.pending is Request.NOTHING and self._live is None
-            beside = self._framework.share(b"1" if beside else b"0") == b"1"
-            writing = self._framework.save_shards(
-                folder, self._models, self._tracked, beside=beside and self.world_size > 1
-            )
-            if writing is not None:
-                self._writing = self._moment, writing
-                return False
-        self._framework.barrier()
+        """Write all workers' parts into the folder; False where that goes on beside training.
+
+        Raises OSError on all workers where one of them could not write.
+        """
+        fault = None
+        try:
+            if self._saver is not None:
+                self._saves(self._saver, folder)
+            else:
+                # Who has asked for a checkpoint waits for it, and nobody for a regular one.
+                beside = self._requests.pending is Request.NOTHING and self._live is None
+                beside = self._framework.share(b"1" if beside else b"0") == b"1"
+                writing = self._framework.save_shards(
+                    folder, self._models, self._tracked, beside=beside and self.world_size > 1
+                )
+                if writing is not None:
+                    self._writing = self._moment, writing
+                    return False
+        except OSError as told:
+            fault = told
+        if not self._framework.all_did(fault is None):
+            raise fault or OSError("another worker could not write its part")
         return True
+
+    def _saves(self, save: Callable[[Path], None], folder: Path) -> None:
+        """Raises OSError where the function fails on a full disk, whatever it says of it itself."""
+        try:
+            save(folder)
+        except Exception as fault:
+            full = fault if isinstance(fault, OSError) else full_disk(folder)
+            if full is None:
+                raise
+            if self.rank:  # rank 0 tells of its own
+                log.warning("ones: rank %d could not write its part: %s", self.rank, full)
+            raise full from None
 
     def _written(self, checkpoints: Checkpoints, *, wait: bool = True) -> None:
         """Let the checkpoint exist that was written beside training, once all of it is there."""

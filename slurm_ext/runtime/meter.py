@@ -60,7 +60,7 @@ class Meter:
             self._steps += 1
         self._mark = now
         if loss is not None:
-            detached = _detached(loss)
+            detached = _summable(loss)
             self._loss = detached if self._loss is None else self._loss + detached
             self._losses += 1
         if accuracy is not None:
@@ -103,3 +103,10 @@ class Meter:
 def _detached(number: Any) -> Any:
     """The number without the graph that it was computed by, which would hold its memory."""
     return number.detach() if hasattr(number, "detach") else number
+
+
+def _summable(number: Any) -> Any:
+    """The same in a type that many can be added up in: those of 16 bits can't, nor hold the sum."""
+    detached = _detached(number)
+    size = getattr(getattr(detached, "dtype", None), "itemsize", 8)
+    return detached.float() if size < 4 and hasattr(detached, "float") else detached

@@ -19,7 +19,9 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 from torch.distributed.checkpoint.api import CheckpointException  # type: ignore[import-not-found,unused-ignore]
 
+from ones.slurm_ext.runtime.checkpoint import measuring
 from ones.slurm_ext.runtime.framework import StateFault
+from ones.slurm_ext.runtime.scalars import plain_numbers
 from ones.slurm_ext.runtime.sharded_state import (
     is_optimizer,
     model_tensors,
@@ -37,8 +39,9 @@ SKELETON = "sharded.pt"
 class Beside:
     """A checkpoint that is written beside training: this worker's part of it."""
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Any, fault: OSError | None) -> None:
         self._future = future
+        self._fault = fault
 
     def done(self) -> bool:
         return bool(self._future.done())
@@ -49,6 +52,8 @@ class Beside:
             self._future.result()
         except CheckpointException as fault:
             raise OSError(_reason(fault)) from None
+        if self._fault is not None:
+            raise self._fault
 
 
 def save(
@@ -57,18 +62,26 @@ def save(
     """Write this worker's part of a checkpoint into the folder. All workers call this.
 
     With `beside`, another group of the same workers on the CPU, only a copy is made now, and
-    writing goes on beside training. Raises OSError on all workers where one could not write.
+    writing goes on beside training. Raises OSError where this worker could not write its part, and
+    on all of them where one could not write its tensors.
     """
     skeleton, tensors = _taken_apart(models, tracked)
-    lone = group is None
+    lone, fault = group is None, None
+    if lone or torch.distributed.get_rank(group) == 0:
+        try:
+            with (folder / SKELETON).open("wb") as file, measuring(file) as measured:
+                torch.save(skeleton, measured)
+        except OSError as found:
+            fault = found  # the others are about to write their tensors, and count on this worker
     try:
-        if lone or torch.distributed.get_rank(group) == 0:
-            torch.save(skeleton, folder / SKELETON)
         if beside is not None:
-            return Beside(dcp.async_save(tensors, checkpoint_id=folder, process_group=beside))
+            writing = dcp.async_save(tensors, checkpoint_id=folder, process_group=beside)
+            return Beside(writing, fault)
         dcp.save(tensors, checkpoint_id=folder, process_group=group, no_dist=lone)
-    except CheckpointException as fault:
-        raise OSError(_reason(fault)) from None
+    except CheckpointException as found:
+        raise OSError(_reason(found)) from None
+    if fault is not None:
+        raise fault
     return None
 
 
@@ -155,12 +168,13 @@ def _taken_apart(models: Sequence[Any], tracked: Sequence[Any]) -> tuple[Any, di
     kept = []
     for index, each in enumerate(tracked):
         if is_optimizer(each):
-            skeleton, own = optimizer_apart(each, names)
+            without, own = optimizer_apart(each, names)
             tensors.update({f"tracked.{index}.{name}": tensor for name, tensor in own.items()})
-            kept.append(skeleton)
+            kept.append(without)
         else:
             kept.append({"state": plain(each.state_dict(), each)})
-    return {"models": len(models), "specs": specs, "tracked": kept}, tensors
+    skeleton = {"models": len(models), "specs": specs, "tracked": kept}
+    return plain_numbers(skeleton), tensors
 
 
 def _read_skeleton(folder: Path) -> Any:

@@ -18,6 +18,7 @@ from ones.slurm_ext.runtime.environment import Place
 from ones.slurm_ext.runtime.framework import Cutting, Shards, StateFault, Writing
 from ones.slurm_ext.runtime.gradients import Pending
 from ones.slurm_ext.runtime.sampling import Sampler
+from ones.slurm_ext.runtime.scalars import plain_numbers
 from ones.slurm_ext.runtime.torch_gradients import LoneNorms, Norms, WorkersNorms
 
 LAST_CALLBACK = 0.2  # seconds
@@ -76,6 +77,16 @@ class TorchFramework:
         if self._control is not None:
             self._finish(dist.barrier(group=self._control, async_op=True))
 
+    def all_did(self, did: bool) -> bool:
+        self._settle()
+        if self._control is None:
+            return did
+        failed = torch.tensor([not did], dtype=torch.int32)
+        self._finish(
+            dist.all_reduce(failed, op=dist.ReduceOp.MAX, group=self._control, async_op=True)
+        )
+        return not int(failed.item())
+
     def share(self, payload: bytes) -> bytes:
         if self._control is None:
             return payload
@@ -97,14 +108,14 @@ class TorchFramework:
         self.unpack(self.pack(state))
 
     def dump(self, state: object, file: Writable) -> None:
-        torch.save(state, cast(Any, file))
+        torch.save(plain_numbers(state), cast(Any, file))
 
     def load(self, path: Path) -> Any:
         return self._read(path)
 
     def pack(self, state: object) -> bytes:
         buffer = io.BytesIO()
-        torch.save(state, buffer)
+        torch.save(plain_numbers(state), buffer)
         return buffer.getvalue()
 
     def unpack(self, payload: bytes) -> Any:
@@ -205,16 +216,20 @@ class TorchFramework:
         return self._norms.seen()
 
     def scale_rate(self, optimizer: Any, factor: Callable[[], float]) -> None:
-        rates: list[Any] = []
+        kept: list[tuple[Any, Any]] = []  # of the step under way: each rate, and what it became
 
         def raise_rates(*_: object) -> None:
-            rates[:] = [group["lr"] for group in optimizer.param_groups]
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor()
+            for group, (rate, raised) in zip(optimizer.param_groups, kept, strict=False):
+                if group["lr"] is raised:  # by a step that has failed, and that the script survived
+                    group["lr"] = rate
+            kept[:] = [(group["lr"], group["lr"] * factor()) for group in optimizer.param_groups]
+            for group, (_rate, raised) in zip(optimizer.param_groups, kept, strict=True):
+                group["lr"] = raised
 
         def restore_rates(*_: object) -> None:
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            for group, (rate, _raised) in zip(optimizer.param_groups, kept, strict=True):
                 group["lr"] = rate
+            kept.clear()
 
         optimizer.register_step_pre_hook(raise_rates)
         optimizer.register_step_post_hook(restore_rates)

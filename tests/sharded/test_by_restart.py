@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from trainings import Trainings, apart, eventually
 
 SAMPLES, EPOCHS = 103, 2
+SMALL = 4 << 10  # bytes that a file may have, as on a disk that is nearly full
 ROUNDING = 2e-4  # relative: a sum over workers is summed in another order for each size
 
 
@@ -58,6 +60,26 @@ def test_regular_checkpoints_are_written_beside_training_and_one_half_written_is
     assert f"{second} is damaged" in training.said
     begins = [step.before for step in training.every_step("again")]
     assert min(begins, default=int(first.name)) == int(first.name)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["beside training", "asked for"])
+def test_what_cannot_be_written_is_no_checkpoint_and_training_goes_on(
+    training: Trainings, asked: bool
+) -> None:
+    checkpoints = training.folder / "checkpoints"
+    training.slow.touch()
+    regular = {} if asked else {"checkpoint_seconds": 0.05}
+    process = training.workers(2, checkpoints=checkpoints, **regular)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (SMALL, SMALL))  # and of its workers
+    eventually(lambda: training.reached(16))
+    if asked:
+        process.send_signal(signal.SIGUSR1)
+    training.slow.unlink()
+    assert training.ends(process) == 0, training.said
+    assert "ones: no checkpoint: " in training.said
+    assert set(training.counted().values()) == {1}
+    assert len(training.counted()) == EPOCHS * SAMPLES
+    assert not list(checkpoints.glob("0*"))
 
 
 @pytest.mark.parametrize(

@@ -123,3 +123,37 @@ def test_a_checkpoint_that_is_half_there_is_passed_over(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"checkpoint {kept} is damaged; going back to the one before" in done.stderr
     assert "finds no checkpoint" in done.stderr
+
+
+FULL = """
+job = ones.init()
+def save(folder):
+    (folder / ".probe").symlink_to("/dev/full")
+    raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+job.saves_with(save)
+sampler = job.sampler(12, 4)
+for _ in job.epochs(2):
+    for _ in sampler:
+        job.step()
+print(job.samples)
+"""
+
+
+def test_a_library_that_meets_a_full_disk_does_not_end_the_training(tmp_path: Path) -> None:
+    """Whatever it says of it: that the disk is full is seen by writing there."""
+    script = SAVES[: SAVES.index("class Counter")] + FULL
+    checkpointing = script.replace("ones.init()", "ones.init(checkpoint_seconds=0)")
+    done = run(tmp_path, checkpointing)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "24\n"
+    assert "no checkpoint: [Errno 28] No space left on device; training goes on" in done.stderr
+
+
+def test_a_library_that_fails_of_itself_ends_the_training(tmp_path: Path) -> None:
+    script = SAVES[: SAVES.index("class Counter")] + FULL
+    failing = script.replace("ones.init()", "ones.init(checkpoint_seconds=0)").replace(
+        '"/dev/full"', '"elsewhere"'
+    )
+    done = run(tmp_path, failing)
+    assert done.returncode != 0
+    assert "PytorchStreamWriter failed" in done.stderr

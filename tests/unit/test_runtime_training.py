@@ -233,6 +233,50 @@ def test_an_agent_that_says_nothing_usable_leaves_the_batch_as_it_is(
     agent.down()
 
 
+def test_workers_agree_whether_a_stop_needs_a_checkpoint_soon_after_a_regular_one(
+    training: Training,
+) -> None:
+    training.script.write_text(
+        SCRIPT.replace(
+            "loader = ",
+            "job.saves_with(lambda folder: (folder / str(job.rank)).touch())\nloader = ",
+        ).replace("ones.init(", "ones.init(checkpoint_seconds=0.4, ")
+    )
+    first = training.under_ones_run(2, pause=0.1)
+    eventually(lambda: list(training.checkpoints.glob("0*")))
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=PATIENCE) == 143
+    newest = max(training.checkpoints.glob("0*"))
+    seen = sum(len(numbers) for rank in range(2) for _, numbers in training.seen(rank))
+    assert int(newest.name) == seen
+
+
+def test_one_worker_that_cannot_write_its_part_leaves_all_without_a_checkpoint(
+    training: Training,
+) -> None:
+    training.script.write_text(
+        SCRIPT.replace(
+            "loader = ",
+            "def save(folder):\n"
+            "    (folder / str(job.rank)).touch()\n"
+            "    if job.rank == 1 and job.samples < 103:\n"
+            "        raise OSError(28, 'No space left on device')\n"
+            "job.saves_with(save)\n"
+            "loader = ",
+        )
+    )
+    first = training.under_ones_run(2, pause=0.1)
+    training.wait_for_steps(2)
+    first.send_signal(signal.SIGUSR1)
+    training.wait_for_steps(5)
+    assert not list(training.checkpoints.glob("0*"))
+    training.wait_for_steps(9)  # of the second epoch
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=PATIENCE) == 143
+    (kept,) = training.checkpoints.glob("0*")
+    assert {each.name for each in kept.iterdir()} == {"0", "1", "manifest.json"}
+
+
 def test_a_worker_that_fails_ends_the_others_and_its_code_is_the_launchers(
     training: Training,
 ) -> None:

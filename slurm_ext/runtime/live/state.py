@@ -17,6 +17,7 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 
 from ones.slurm_ext.runtime.framework import StateFault
 from ones.slurm_ext.runtime.live.group import Group
+from ones.slurm_ext.runtime.scalars import plain_numbers
 
 SMALL = 1 << 12  # numbers of a tensor that travels in the message
 PIECE = 1 << 21  # numbers that are sent at a time
@@ -191,7 +192,7 @@ def _pieces(tensors: Sequence[Any], sources: Sequence[int]) -> Iterator[tuple[An
 def pack(message: Any) -> Any:
     """A message as bytes in a tensor."""
     buffer = io.BytesIO()
-    torch.save(message, buffer)
+    torch.save(plain_numbers(message), buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
