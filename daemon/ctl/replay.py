@@ -16,7 +16,7 @@ from ones.daemon.ctl.table import table
 from ones.daemon.replay import inventory, networks, site_rules, traces
 from ones.daemon.replay.fairness import DECILES, Fairness
 from ones.daemon.replay.faults import ReplayError, TraceError, clean
-from ones.daemon.replay.figures import Figures, as_json, left_out
+from ones.daemon.replay.figures import Figures, as_json, remarks
 from ones.daemon.replay.history import Recording, save
 from ones.daemon.replay.opting import Opting
 from ones.daemon.replay.plain import moves_nobody
@@ -185,6 +185,8 @@ def replay(
     there, workload = _read(trace, profiles, cluster, nodes or 16, gpus_per_node or 4)
     what_if = share is not None or pattern is not None
     site = what_if or not all(job.opted_in for job in workload.jobs)
+    if site:
+        workload = site_rules.still_there(workload, rules.slurm, _note)
     if what_if:
         opting = Opting(share=share or 0.0, pattern=pattern or "", growth=growth, seed=seed)
         workload = opting.of(workload, sum(node.gpus for node in there))
@@ -220,8 +222,8 @@ def replay(
     with progress(len(tasks), len(workload.jobs)) as watch, without_output():
         runs = side_by_side(tasks, watch)
     for run in runs:
-        for fault in left_out(run):
-            _note(f"{run.policy}: {fault}")
+        for remark in remarks(run):
+            _note(f"{run.policy}: {remark}")
     if save_history is not None and isinstance(runs[0].experience, Recording):
         save(runs[0].experience, save_history)
     if report is not None:

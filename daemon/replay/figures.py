@@ -132,6 +132,13 @@ def left_out(run: Run) -> list[LeftOut]:
     return [LeftOut(named.get(job), count, why[job]) for job, count in rounds.items()]
 
 
+def remarks(run: Run) -> list[str]:
+    """What its figures do not tell, in a line each: who was left out, and who was not done."""
+    ended = sum(job.at_limit for job in run.jobs)
+    limits = [f"{ended} jobs were ended by their time limit before they were done"] if ended else []
+    return [*limits, *(str(one) for one in left_out(run))]
+
+
 def as_json(run: Run) -> dict[str, Any]:
     """A run as `onesctl replay --json` prints it."""
     figures = Figures.of(run)

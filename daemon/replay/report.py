@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ones.daemon.replay.curves import Curve, gpus_held, jobs_waiting
-from ones.daemon.replay.figures import Figures, completion_seconds, labels, left_out
+from ones.daemon.replay.figures import Figures, completion_seconds, labels, remarks
 from ones.daemon.replay.jobs import SimulatedJob
 from ones.daemon.replay.simulation import Run
 from ones.daemon.web import files
@@ -178,8 +178,7 @@ def _curve(curve: Curve) -> list[Any]:
 
 
 def _notes(run: Run) -> list[str]:
-    """On jobs that were left out of plans."""
-    told = [_shown(str(fault), longest=400) for fault in left_out(run)]
+    told = [_shown(remark, longest=400) for remark in remarks(run)]
     more = len(told) - MOST_NOTES
     return [*told[:MOST_NOTES], *([f"{more} more jobs were left out"] if more > 0 else [])]
 

@@ -13,13 +13,15 @@ Limits are grp_gpus, gpus_per_user and the other fields of `Bounds`. Times are s
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ones.daemon.replay.faults import TraceError, quoted
+from ones.daemon.replay.faults import TraceError, clean, quoted
 from ones.daemon.replay.tables import text_of
+from ones.daemon.replay.workload import Workload
 from ones.policies.slurm.settings import (
     Association,
     Bounds,
@@ -30,6 +32,7 @@ from ones.policies.slurm.settings import (
 )
 from ones.slurm_ext.hostlists import expand
 
+MOST_GONE = 5  # of which one line each is said
 _LIMITS = {each.name for each in fields(Bounds)}
 _TABLES: Mapping[str, Callable[..., Any]] = {
     "partitions": Partition,
@@ -72,6 +75,28 @@ def _licenses(path: Path, counts: object) -> tuple[tuple[str, int], ...]:
             wrong = f"{quoted(str(count))} is not a number"
             raise TraceError(path, wrong, column=f"licenses.{quoted(name)}")
     return (*counts.items(),)
+
+
+def still_there(
+    workload: Workload, settings: SlurmSettings, note: Callable[[str], None]
+) -> Workload:
+    """The jobs without reservations and licences that the site does not have: with one of those
+    none would ever start. `note` is told, in a line each."""
+    reservations = {one.name for one in settings.reservations}
+    licenses = dict(settings.licenses)
+    gone: Counter[str] = Counter()
+    jobs = []
+    for job in workload.jobs:
+        held = tuple(each for each in job.licenses if each[0] in licenses)
+        own = job.reservation if job.reservation in reservations else ""
+        gone.update(f"licence {name}" for name, _ in job.licenses if name not in licenses)
+        gone.update([f"reservation {job.reservation}"] if job.reservation != own else [])
+        jobs.append(replace(job, reservation=own, licenses=held))
+    for name, count in gone.most_common(MOST_GONE):
+        note(f"{count} jobs asked for {clean(name)}, which --cluster does not have: without it")
+    if len(gone) > MOST_GONE:
+        note(f"{len(gone) - MOST_GONE} more reservations and licences are not there")
+    return replace(workload, jobs=tuple(jobs))
 
 
 def nodes_of(settings: SlurmSettings) -> dict[str, frozenset[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -59,8 +59,11 @@ class Row:
         return int(found)
 
 
-def text_of(file: Path) -> str:
-    """The whole file. Raises TraceError where it can't be read or is no text."""
+def text_of(file: Path, *, lenient: Callable[[str], bool] = lambda text: False) -> str:
+    """The whole file. Raises TraceError where it can't be read or is no text.
+
+    Bytes that are no UTF-8 are replaced where `lenient` says so of the text that there is then.
+    """
     try:
         if file.stat().st_size > MOST_BYTES:
             raise TraceError(file, f"is larger than {MOST_BYTES // 2**20} MiB; cut it into parts")
@@ -70,8 +73,10 @@ def text_of(file: Path) -> str:
     try:
         text = found.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
-        line = found.count(b"\n", 0, fault.start) + 1
-        raise TraceError(file, "is not text in UTF-8", line=line) from None
+        text = found.decode("utf-8-sig", errors="replace")
+        if not lenient(text):
+            line = found.count(b"\n", 0, fault.start) + 1
+            raise TraceError(file, "is not text in UTF-8", line=line) from None
     at = text.find("\0")
     if at >= 0:
         raise TraceError(
@@ -90,27 +95,35 @@ def rows(
 ) -> Iterator[Row]:
     """The lines of a table whose first line names its columns. Raises TraceError on the way."""
     source = text_of(file) if text is None else text
+    for row in rows_or_faults(file, required, source, delimiter=delimiter, quoting=quoting):
+        if isinstance(row, TraceError):
+            raise row
+        yield row
+
+
+def rows_or_faults(
+    file: Path, required: Sequence[str], text: str, *, delimiter: str, quoting: bool
+) -> Iterator[Row | TraceError]:
+    """The same, with the fault of a line in its place. Raises TraceError where it is no table."""
     reader = csv.reader(
-        io.StringIO(source, newline=""),
+        io.StringIO(text, newline=""),
         delimiter=delimiter,
         quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
     )
     columns: list[str] | None = None
     try:
         for cells in reader:
+            line = reader.line_num
             if not any(cell.strip() for cell in cells):
                 continue
             if columns is None:
                 columns = [cell.strip() for cell in cells]
-                _check_columns(file, reader.line_num, columns, required)
-                continue
-            if len(cells) != len(columns):
-                raise TraceError(
-                    file,
-                    f"has {len(cells)} columns where the heading has {len(columns)}",
-                    line=reader.line_num,
-                )
-            yield Row(file, reader.line_num, dict(zip(columns, cells, strict=True)))
+                _check_columns(file, line, columns, required)
+            elif len(cells) != len(columns):
+                wrong = f"has {len(cells)} columns where the heading has {len(columns)}"
+                yield TraceError(file, wrong, line=line)
+            else:
+                yield Row(file, line, dict(zip(columns, cells, strict=True)))
     except csv.Error as fault:
         raise TraceError(file, f"is no table: {fault}", line=reader.line_num) from None
     if columns is None:

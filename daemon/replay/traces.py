@@ -31,7 +31,7 @@ def read(
     With `nodes` every job has to fit on them. `gpu_types` leaves out profiles of other types.
     `note` is told, in a line each, what was left out or assumed. Raises TraceError.
     """
-    text = text_of(path)
+    text = text_of(path, lenient=slurm_records.is_records)
     found = []
     for row, job in _jobs(path, text, profiles, gpu_types, note):
         _check_width(row, job, nodes)
@@ -52,7 +52,7 @@ def _jobs(
     columns = {name.strip().strip('"') for name in heading.split(",")}
     if not text.strip():
         raise TraceError(path, "is empty")
-    if text.lstrip().startswith("{") or slurm_records.is_parsable(text):
+    if slurm_records.is_records(text):
         return slurm_records.jobs(path, text, note)
     if gavel.is_gavel(text):
         return gavel.jobs(path, text, profiles, note)

@@ -249,12 +249,20 @@ def test_records_that_are_cut_off_are_named_in_one_line(
         ({**TIMES, "end": -1}, "is not a number of 0 or more"),
     ],
 )
-def test_absurd_values_are_named_in_one_line(
+def test_a_record_that_makes_no_sense_is_left_out_and_named_in_one_line(
     tmp_path: Path, times: dict[str, int], said: str
 ) -> None:
     file = records(tmp_path)
     listed = json.loads(file.read_text())["jobs"]
     listed.append({**listed[0], "job_id": 31, "time": times})
+    file.write_text(json.dumps({"jobs": listed}))
+    done = ctl(file, "--elastic-share=20%")
+    assert done.exit_code == 0, done.stderr
+    (left_out,) = (line for line in done.stderr.splitlines() if "make no sense" in line)
+    assert "1 records that make no sense are left out; the first:" in left_out
+    assert said in left_out
+    # Where they are many the file is not what it seems.
+    listed += [{**listed[0], "job_id": 32 + more, "time": times} for more in range(3)]
     file.write_text(json.dumps({"jobs": listed}))
     done = ctl(file, "--elastic-share=20%")
     assert done.exit_code == 1
