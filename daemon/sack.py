@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Collection
 from typing import Annotated
 
 import msgspec
@@ -26,6 +27,7 @@ SOCKETS = ("/run/slurm/sack.socket", "/run/slurmctld/sack.socket", "/run/slurmdb
 PATIENCE = 5.0  # seconds for an answer
 MOST_TOKEN = 8000  # characters: what fits into a header
 MOST_OF_ONE = 1024  # credentials of one user that are remembered at once
+STEP = 2.0  # seconds by which a clock that is set back differs from one that drifts
 
 _VERSION = 42 << 8  # of Slurm 24.11's protocol; the kiosk takes any
 _CREATE, _VERIFY = 64001, 64002
@@ -44,11 +46,14 @@ class SackError(CredentialError):
 class Replays:
     """Which credentials have been opened; those from before its own first second open never.
 
-    Of users, root apart, it remembers so many at once and refuses more. May be used by any thread.
+    Of users, `trusted` ones apart, it remembers so many at once and refuses more. May be used by
+    any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trusted: Collection[int] = (0,)) -> None:
+        self._trusted = frozenset(trusted)
         self._since = int(time.time())
+        self._ahead = time.time() - time.monotonic()
         self._lock = threading.Lock()
         self._seen: dict[int, set[bytes]] = {}
         self._before: dict[int, set[bytes]] = {}
@@ -57,9 +62,9 @@ class Replays:
     def take(self, token: str, uid: int, issued: int) -> None:
         """Raises SackError unless it is the first time."""
         digest = hashlib.sha256(token.encode()).digest()
-        if issued < self._since:
-            raise SackError("the credential is older than this onesd; ask again")
         with self._lock:
+            if issued < self._earliest():
+                raise SackError("the credential is older than this onesd; ask again")
             # A token holds from a TTL before its date to one after it.
             if time.monotonic() - self._turned > 2 * TTL:
                 self._seen, self._before = {}, self._seen
@@ -67,9 +72,22 @@ class Replays:
             seen = self._seen.setdefault(uid, set())
             if digest in seen or digest in self._before.get(uid, ()):
                 raise SackError("replayed credential; each request needs one of its own")
-            if uid and len(seen) >= MOST_OF_ONE:
+            if uid not in self._trusted and len(seen) >= MOST_OF_ONE:
                 raise SackError(f"more than {MOST_OF_ONE} credentials of uid {uid} at once")
             seen.add(digest)
+
+    def _earliest(self) -> int:
+        """The first second of which credentials may be.
+
+        Where the clock has been set back, as after a start before the time was known, it is the
+        second of that: or all would be refused until the clock is where it was. munged knows no
+        better what it had opened before, either.
+        """
+        ahead = time.time() - time.monotonic()
+        if ahead < self._ahead - STEP:
+            self._since = min(self._since, int(time.time() - STEP))
+        self._ahead = ahead
+        return self._since
 
 
 class _Claims(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,10 +63,16 @@ class Signatures:
         return found
 
 
-def signatures_of(auth_type: AuthType, *, once: bool = False) -> Signatures:
-    """Those of the mechanism. `once`: a credential opens only once, as munge's always do."""
+def signatures_of(
+    auth_type: AuthType, *, once: bool = False, trusted: Collection[int] = ()
+) -> Signatures:
+    """Those of the mechanism. `once`: a credential opens only once, as munge's always do.
+
+    Of root and the `trusted` users any number is remembered for that, of others a bounded one.
+    """
     if auth_type == "auth/slurm":
-        return Signatures("Slurm", sack.Kiosk(sack.Replays() if once else None))
+        replays = sack.Replays({0, *trusted}) if once else None
+        return Signatures("Slurm", sack.Kiosk(replays))
     return Signatures("Munge", munge)
 
 

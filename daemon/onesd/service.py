@@ -60,7 +60,7 @@ class Service:
         self.policy = policy
         self.metrics = metrics
         self.clock = clock
-        self.operators = Operators(cluster, clock=clock)
+        self.operators = Operators(cluster)
         self._moves = moves
         self._observer = observer
         self._rounds = rounds

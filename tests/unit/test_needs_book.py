@@ -163,6 +163,14 @@ def test_late_accounting_delays_what_is_learnt_and_none_gives_it_up(slurm: Slurm
     assert list(ask(slurm)["estimates"]) == ["gpu_memory", "gpu_utilization"]
 
 
+def test_what_another_job_of_this_number_used_long_ago_is_not_this_ones(slurm: Slurm) -> None:
+    slurm.now = 1e9
+    slurm.see(JOB, gpus=[gpu(0, (7,), 10, 0.5)])
+    slurm.lines = "7|0|OUT_OF_MEMORY|1000|5000|4000|1||8|64G|00:01:00|1G|60\n"
+    slurm.see()  # it has ended, and accounting is late
+    assert slurm.store.row("SELECT 1 FROM needs WHERE state IS NULL")
+
+
 def test_others_runs_are_an_operators_business(slurm: Slurm) -> None:
     slurm.whole_run(JOB, gibibytes=10)
     with pytest.raises(NothingKnown, match="only an operator"):

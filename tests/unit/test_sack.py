@@ -148,6 +148,31 @@ def test_one_user_fills_no_memory_and_keeps_nobody_out(monkeypatch: pytest.Monke
         replays.take(f"agent {number}", 0, later)
 
 
+def test_agents_of_another_user_than_root_are_kept_out_as_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sack, "MOST_OF_ONE", 3)
+    replays = Replays({0, 977})
+    for number in range(5):
+        replays.take(f"agent {number}", 977, int(time.time()) + 5)
+
+
+def test_a_clock_that_is_set_back_refuses_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a host that starts before it knows the time."""
+    ahead = [3600.0]
+    clock = time.time
+    monkeypatch.setattr(sack.time, "time", lambda: clock() + ahead[0])
+    replays = Replays()
+    replays.take("before", 0, int(sack.time.time()))
+    ahead[0] = 0.0
+    now = int(clock())
+    replays.take("after", 0, now)
+    with pytest.raises(SackError, match="replayed"):
+        replays.take("after", 0, now)
+    with pytest.raises(SackError, match="older than this onesd"):
+        replays.take("long before", 0, now - 60)
+
+
 def test_what_was_opened_is_remembered_for_as_long_as_it_holds() -> None:
     replays = Replays()
     later = int(time.time()) + 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import msgspec
@@ -22,6 +23,7 @@ from ones.policies.forecast import seconds_left_on
 from ones.policies.model import Placement
 from ones.policies.pace import Ends
 from ones.policies.prospects import Prospects, Release
+from ones.slurm_ext.accounting import Run
 from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord
 
@@ -289,3 +291,17 @@ def test_other_people_s_jobs_and_unknown_ones_are_refused_alike(
 ) -> None:
     with pytest.raises(views.NotKnown, match=f"job {number} is not one of your elastic jobs"):
         views.job(service, number, "ana", lambda _: 0.0)
+
+
+def test_runs_of_an_earlier_job_of_the_same_number_are_not_its(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after slurmctld has lost its state, and slurmdbd has not."""
+    own = Run(job=HERS, ordinal=0, started=200.0, ended=300.0, state="x", nodes="n1", gpus=1)
+    old = replace(own, ordinal=5, started=50.0, ended=90.0)
+    found = SimpleNamespace(runs=lambda jobs: [old, own])
+    monkeypatch.setattr(service.books.jobs, "_cluster", found)
+    assert service.books.jobs.refresh_runs([HERS])
+    kept = service.books.store.rows("SELECT started FROM runs WHERE job = ?", HERS)
+    assert 50.0 not in {row["started"] for row in kept}
+    assert 200.0 in {row["started"] for row in kept}

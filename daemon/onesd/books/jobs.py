@@ -312,12 +312,16 @@ class Records:
             f"SELECT job FROM satellites WHERE job IN ({wanted}) OR base IN ({wanted})"
         )
         satellites = {row["job"] for row in rows}
+        first = self._store.rows(f"SELECT job, submitted FROM jobs WHERE job IN ({wanted})")
+        submitted = {row["job"]: row["submitted"] for row in first}
         try:
             runs = self._cluster.runs({*jobs, *satellites})
         except SlurmError:
             return False
         with self._store.transaction():
             for run in runs:
+                if run.started < submitted.get(run.job, run.started) - SECOND:
+                    continue  # of a job that had this number before; slurmdbd keeps them all
                 if run.job in satellites:
                     self._store.write(
                         "UPDATE satellites SET started = ?, ended = ?, nodes = ?, gpus = ?,"

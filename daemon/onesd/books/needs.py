@@ -34,6 +34,7 @@ BUSY = 0.15  # of a GPU's time: from here on a run is in its GPU phase (Liquid Â
 FULL = 0.97  # of the card: a run that failed with so much ran out of memory
 LEAST_SAMPLES = 3  # of a run's GPU, before it tells what its job uses
 PATIENCE = 3600.0  # seconds that late accounting is waited for
+EARLIER = 3600.0  # seconds by which a run can't have ended before it was last seen
 FAILED = ("FAILED", "OUT_OF_MEMORY")
 Amount = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 
@@ -196,6 +197,8 @@ class NeedsBook:
             for row in rows:
                 run = row["job"], row["restarts"]
                 usage = found.get(run)
+                if usage is not None and usage.ended < row["at"] - EARLIER:
+                    usage = None  # of a job that had this number before; slurmdbd keeps them all
                 if usage is None and now - row["at"] < PATIENCE:
                     continue
                 closed: dict[str, Any] = {"job": run[0], "restarts": run[1], "state": "UNKNOWN"}

@@ -76,7 +76,7 @@ class Api:
         self._connections = Connections(for_visitors(connections.MOST), allowed=allowed)
         agents = frozenset({os.geteuid(), pwd.getpwnam(self._config.agent_user).pw_uid})
         self.askers = Askers(
-            signatures_of(self._config.auth_type, once=True),
+            signatures_of(self._config.auth_type, once=True, trusted=agents),
             agents,
             controller.operators,
             Bodies(MOST_BODIES),

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class _Session:
 
 
 class Sessions:
-    """Links and sessions of all users; times in seconds."""
+    """Links and sessions of all users; times in seconds. May be used by any thread."""
 
     def __init__(
         self, *, link: float, session: float, clock: Callable[[], float] = time.monotonic
@@ -50,6 +51,7 @@ class Sessions:
         self.offered: Callable[[], None] = lambda: None
         """Called after each offer: somebody is about to come."""
         self._clock = clock
+        self._lock = threading.Lock()
         self._links: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._open: OrderedDict[bytes, _Session] = OrderedDict()
 
@@ -58,35 +60,39 @@ class Sessions:
         if not _DIGEST.fullmatch(digest):
             raise ValueError("digest: the SHA-256 digest of a secret, in 64 hexadecimal digits")
         key = bytes.fromhex(digest)
-        if key in self._links:
-            raise ValueError("digest: it is another link's; draw a secret at random")
-        self._links[key] = uid, self._clock() + (self.link if lasts is None else lasts)
-        mine = [one for one, (whose, _) in self._links.items() if whose == uid]
-        for one in mine[:-MOST_LINKS]:
-            del self._links[one]
-        while len(self._links) > MOST:
-            self._links.popitem(last=False)
+        with self._lock:
+            if key in self._links:
+                raise ValueError("digest: it is another link's; draw a secret at random")
+            self._links[key] = uid, self._clock() + (self.link if lasts is None else lasts)
+            mine = [one for one, (whose, _) in self._links.items() if whose == uid]
+            for one in mine[:-MOST_LINKS]:
+                del self._links[one]
+            while len(self._links) > MOST:
+                self._links.popitem(last=False)
         self.offered()
 
     @property
     def awaited(self) -> bool:
         """Whether there is a link that can still be used."""
         now = self._clock()
-        return any(now < until for _, until in list(self._links.values()))
+        with self._lock:
+            return any(now < until for _, until in self._links.values())
 
     def begin(self, secret: str) -> Opened | None:
         """A session for a link's secret, which is of no use any more; None: it is not valid."""
-        uid, until = self._links.pop(digest(secret), (0, float("-inf")))
+        with self._lock:
+            uid, until = self._links.pop(digest(secret), (0, float("-inf")))
         if self._clock() >= until:
             return None
         opened = Opened(uid, secrets.token_urlsafe(32), secrets.token_urlsafe(32))
         kept = _Session(uid, self._clock() + self.session, digest(opened.proof))
-        self._open[digest(opened.cookie)] = kept
-        mine = [one for one, session in self._open.items() if session.uid == uid]
-        for one in mine[:-MOST_SESSIONS]:
-            del self._open[one]
-        while len(self._open) > MOST:
-            self._open.popitem(last=False)
+        with self._lock:
+            self._open[digest(opened.cookie)] = kept
+            mine = [one for one, session in self._open.items() if session.uid == uid]
+            for one in mine[:-MOST_SESSIONS]:
+                del self._open[one]
+            while len(self._open) > MOST:
+                self._open.popitem(last=False)
         return opened
 
     def whose(self, cookie: str, proof: str) -> int | None:
@@ -96,7 +102,7 @@ class Sessions:
         if session is None or not hmac.compare_digest(session.proof, digest(proof)):
             return None
         if self._clock() >= session.until:
-            del self._open[key]
+            self._open.pop(key, None)
             return None
         return session.uid
 

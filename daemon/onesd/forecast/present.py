@@ -34,7 +34,8 @@ class Diary:
     def take(self, question: Question) -> Lately:
         """A round's jobs; and who has come by then."""
         problem, now = question.problem, question.problem.now
-        begun = self._since = now if self._since is None else self._since
+        # Not later than now: the clock may have been set back.
+        begun = self._since = now if self._since is None else min(self._since, now)
         since = max(begun, now - WATCHED)
         for job in problem.jobs:
             outlook = problem.outlooks.get(job.id)

@@ -11,6 +11,7 @@ from ones.slurm_ext.shards import gpus_held
 from ones.slurm_ext.snapshot import ALIVE
 
 MOST = 720  # points; where there are more, every second one goes
+LONGEST = 3600.0  # seconds from one round to the next that count
 Point = tuple[int, int, int, int, int]
 """When, and then: GPUs of elastic jobs and of others, all GPUs, elastic jobs that wait."""
 
@@ -50,6 +51,8 @@ class History:
     def _compare(self, last: Round) -> None:
         """With what Slurm would have done by now, were every elastic job rigid."""
         passed = last.at - self._last if self.since is not None else 0.0
+        if not 0.0 <= passed <= LONGEST:
+            passed = 0.0  # the clock was set, or nothing was looked at
         self.since = last.at if self.since is None else self.since
         self._last = last.at
         rigid = last.rigid
