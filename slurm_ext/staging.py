@@ -37,16 +37,23 @@ class StageJobs:
         if before.user != main.user:
             raise SlurmError(f"stage-in job {job}", f"is not of {main.user}, but of {before.user}")
         wanted = fold(nodes)
-        self._cluster.update(
-            job,
-            {
-                "NumNodes": f"{len(nodes)}-{len(nodes)}",
-                "NumTasks": str(len(nodes)),
-                "ReqNodeList": wanted,
-                "Partition": main.partition,
-                "Account": main.account,
-            },
-        )
+        terms = {
+            "NumNodes": f"{len(nodes)}-{len(nodes)}",
+            "NumTasks": str(len(nodes)),
+            "ReqNodeList": wanted,
+            "Partition": main.partition,
+            "Account": main.account,
+        }
+        if main.reservation:
+            terms["ReservationName"] = main.reservation
+        try:
+            self._cluster.update(job, terms)
+        except SlurmError:
+            # The partition may take some QOS only. Else its own is better: one for jobs with GPUs
+            # may ask for some of each.
+            if not main.qos or main.qos == before.qos:
+                raise
+            self._cluster.update(job, {"QOS": main.qos, **terms})
         after = self._read(job)
         if after is None or set(expand(after.required_nodes)) != set(nodes):
             raise SlurmError(f"scontrol update JobId={job}", f"it was not given {wanted}")

@@ -379,10 +379,10 @@ local function others_may(account)
 end
 
 -- Refuse what is not for the job's account.
-local function check_account(job, option)
+local function check_account(job)
     local names = others_may(job.account or job.default_account)
     if names then
-        refuse("%s is for jobs of the accounts %s here; drop it, or choose one with -A", option, names)
+        refuse("--elastic is for jobs of the accounts %s here; drop it, or choose one with -A", names)
     end
 end
 
@@ -486,8 +486,7 @@ local function admit(job, part_list, submit_uid)
         comment = ""  -- only this file writes marks; a job desc made by hand may carry a forged one
         job.admin_comment = ""
     end
-    if stages_in(job) then
-        check_account(job, "--stage-in")
+    if stages_in(job) then  -- of any account: it has no GPUs, and runs as its main job's
         job.admin_comment = comment == "" and STAGE_MARK or STAGE_MARK .. " " .. comment
         return
     end
@@ -503,7 +502,7 @@ local function admit(job, part_list, submit_uid)
         end
         return
     end
-    check_account(job, "--elastic")
+    check_account(job)
     local verdict = assess(job, part_list, value)
     -- Tasks and nodes as submitted tell "one task per GPU" from "one per node" once the job has run
     -- at a size where both look alike.

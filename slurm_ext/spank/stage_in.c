@@ -8,6 +8,10 @@
  *
  * plugstack.conf:  optional spank_ones.so [stage_folder=/var/spool/ones-stage]
  *                                         [stage_program=/opt/ones/bin/ones-stage-in]
+ *                                         [stage_partition=NAME]
+ *
+ * The stage-in job is submitted to the default partition or to that one; onesd moves it to where
+ * the main job starts. Where that is refused it is tried as SBATCH_PARTITION and the like say.
  */
 
 #define _GNU_SOURCE
@@ -143,34 +147,64 @@ static bool only_tests(void)
 	return false;
 }
 
+/* How the stage-in job is submitted. */
+struct stage_job {
+	const char *folder, *program;
+	const char *partition; /* or NULL: the default one */
+	bool as_chosen; /* with the partition and account that the user's environment has */
+	bool last; /* the last try: what sbatch says of it is for the user */
+};
+
+static const char *const chosen[] = { "SBATCH_PARTITION", "SBATCH_ACCOUNT", "SBATCH_QOS",
+				      "SBATCH_RESERVATION", NULL };
+
+static bool any_chosen(void)
+{
+	for (int i = 0; chosen[i] != NULL; i++)
+		if (getenv(chosen[i]) != NULL)
+			return true;
+	return false;
+}
+
+/* Add those of the variables that are set to an environment of `count` entries; its new count. */
+static int keep(char *environment[], int count, const char *const names[])
+{
+	for (int i = 0; names[i] != NULL; i++) {
+		const char *value = getenv(names[i]);
+		char *entry;
+
+		if (value != NULL && asprintf(&entry, "%s=%s", names[i], value) > 0)
+			environment[count++] = entry;
+	}
+	return count;
+}
+
 /* In a child: become sbatch, without the options that the environment has for the main job. */
-static void run_sbatch(int out, const char *folder, const char *program)
+static void run_sbatch(int out, const struct stage_job *job)
 {
 	static const char *const kept[] = { "HOME", "USER", "LOGNAME", "PATH", "LANG", "SLURM_CONF",
 					    NULL };
-	char *environment[8] = { NULL }, *values[8];
-	int count = 0;
+	char *environment[16] = { NULL }, where[PATH_MAX] = "--job-name=ones-stage-in";
+	int count = keep(environment, 0, kept), null;
 
-	for (int i = 0; kept[i] != NULL; i++) {
-		const char *value = getenv(kept[i]);
-
-		if (value != NULL && asprintf(&values[count], "%s=%s", kept[i], value) > 0) {
-			environment[count] = values[count];
-			count++;
-		}
-	}
+	if (job->as_chosen)
+		count = keep(environment, count, chosen);
 	environment[count] = (char[]){ "ONES_STAGING=1" };
+	if (job->partition != NULL)
+		snprintf(where, sizeof(where), "--partition=%s", job->partition);
+	if (!job->last && (null = open("/dev/null", O_WRONLY | O_CLOEXEC)) >= 0)
+		dup2(null, STDERR_FILENO);
 	if (dup2(out, STDOUT_FILENO) < 0)
 		_exit(1);
-	execle("/proc/self/exe", "sbatch", "--parsable", "--hold", "--job-name=ones-stage-in",
+	execle("/proc/self/exe", "sbatch", "--parsable", "--hold", "--job-name=ones-stage-in", where,
 	       "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=512", "--no-requeue",
-	       "--time=60", "--deadline=now+7days", "--output=/dev/null", "--chdir=/", program, folder,
-	       source, name, (char *)NULL, environment);
+	       "--time=60", "--deadline=now+7days", "--output=/dev/null", "--chdir=/", job->program,
+	       job->folder, source, name, (char *)NULL, environment);
 	_exit(1);
 }
 
 /* Submit the held stage-in job; its id, or "" where that failed. */
-static void submit(const char *folder, const char *program, char *id, size_t room)
+static void submit(const struct stage_job *job, char *id, size_t room)
 {
 	int ends[2], status = -1;
 	size_t length = 0;
@@ -182,7 +216,7 @@ static void submit(const char *folder, const char *program, char *id, size_t roo
 		return;
 	child = fork();
 	if (child == 0)
-		run_sbatch(ends[1], folder, program);
+		run_sbatch(ends[1], job);
 	close(ends[1]);
 	while (child > 0 && length < room - 1 &&
 	       ((count = read(ends[0], id + length, room - 1 - length)) > 0 ||
@@ -199,8 +233,12 @@ static void submit(const char *folder, const char *program, char *id, size_t roo
 
 int stage_in_submit(spank_t spank, bool elastic, int argc, char *argv[])
 {
-	const char *folder = argument(argc, argv, "stage_folder", default_folder);
-	const char *program = argument(argc, argv, "stage_program", default_program);
+	struct stage_job job = {
+		.folder = argument(argc, argv, "stage_folder", default_folder),
+		.program = argument(argc, argv, "stage_program", default_program),
+		.partition = argument(argc, argv, "stage_partition", NULL),
+		.last = !any_chosen(),
+	};
 	char id[32], path[PATH_MAX];
 
 	/* An optional plugin can't make sbatch fail here. */
@@ -208,12 +246,18 @@ int stage_in_submit(spank_t spank, bool elastic, int argc, char *argv[])
 		return spank_job_control_setenv(spank, "STAGE_IN", "refuse", 1);
 	if (only_tests())
 		return ESPANK_SUCCESS;
-	submit(folder, program, id, sizeof(id));
+	submit(&job, id, sizeof(id));
+	if (id[0] == '\0' && !job.last) {
+		job.as_chosen = job.last = true;
+		submit(&job, id, sizeof(id));
+	}
 	if (id[0] == '\0') {
-		slurm_error("--stage-in: no stage-in job could be submitted; the job starts without");
+		slurm_error("--stage-in: no stage-in job could be submitted; the job starts without. It "
+			    "needs CPUs for an hour: set SBATCH_PARTITION or SBATCH_ACCOUNT to where you "
+			    "may have them, or ask the administrators for stage_partition=");
 		return ESPANK_SUCCESS;
 	}
-	if (snprintf(path, sizeof(path), "%s/%s/%s", folder, id, name) >= (int)sizeof(path) ||
+	if (snprintf(path, sizeof(path), "%s/%s/%s", job.folder, id, name) >= (int)sizeof(path) ||
 	    setenv(variable, path, 1) < 0)
 		return ESPANK_ERROR;
 	return spank_job_control_setenv(spank, "STAGE_IN", id, 1);

@@ -206,3 +206,23 @@ def test_a_job_held_for_an_onesd_that_dies_starts_without_its_data(onesd: Steeri
     onesd.wait(stage, ["CANCELLED"], within=60)
     onesd.cluster.run("ctl", f"scancel {blocker}")
     assert "staged:\n" in output(onesd, job)
+
+
+def test_without_a_default_partition_the_users_choice_takes_the_stage_in_job(
+    onesd: Steering,
+) -> None:
+    run = onesd.cluster.run
+    (name,) = run("ctl", "sinfo --noheader --format=%P | grep '[*]'").stdout.split()
+    partition = name.rstrip("*")
+    sbatch = "sbatch --parsable --elastic=2 --gpus=2 --stage-in=data"
+    run("ctl", f"scontrol update PartitionName={partition} Default=NO")
+    try:
+        submitted = run(
+            "ctl", f"SBATCH_PARTITION={partition} {sbatch} --wrap='{SHOW}'", "alice"
+        ).stdout
+    finally:
+        run("ctl", f"scontrol update PartitionName={partition} Default=YES")
+    job = int(submitted)
+    stage = stage_job(onesd, job)
+    assert onesd.slurm(stage, "Partition") == partition
+    run("ctl", f"scancel {job} {stage}")

@@ -597,13 +597,12 @@ def test_an_elastic_job_of_another_account_is_refused_with_the_accounts_that_may
     ]
 
 
-def test_a_stage_in_job_of_another_account_is_refused(slurmctld: Slurmctld) -> None:
+def test_a_stage_in_job_may_be_of_any_account(slurmctld: Slurmctld) -> None:
+    """Of the user's default one: it has no GPUs, and runs as its main job's."""
     allow(slurmctld, "vision")
     staging = {"name": "ones-stage-in", "priority": 0, "account": "maths"}
     job = {"spank_job_env": slurmctld.table({0: "STAGING=1"}), **staging}
-    answer = slurmctld.submit(**job)
-    assert (answer.code, answer.mark) == (ERROR, None)
-    assert slurmctld.submit(**job | {"account": "vision"}).mark == "ONES-STAGE1:"
+    assert slurmctld.submit(**job).mark == "ONES-STAGE1:"
 
 
 def test_a_plain_job_of_another_account_passes(slurmctld: Slurmctld) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -245,6 +246,43 @@ def test_only_a_held_stage_in_job_of_the_same_user_is_written_to() -> None:
         with pytest.raises(SlurmError):
             StageJobs(slurm.cluster).let_run(9, main=MAIN, nodes=["n1"])
         assert slurm.written == []
+
+
+class Slurmctld:
+    """One stage-in job, of which the partition takes some QOS only."""
+
+    def __init__(self, *takes: str) -> None:
+        self.takes = takes
+        self.record = STAGE
+        self.written: dict[str, str] = {}
+
+    def job(self, _number: int) -> Any:
+        return SimpleNamespace(record=self.record)
+
+    def update(self, _number: int, fields: Mapping[str, str]) -> None:
+        if self.takes and fields.get("QOS", self.record.qos) not in self.takes:
+            raise SlurmError("scontrol", "Invalid qos specification")
+        self.written = dict(fields)
+        self.record = replace(self.record, required_nodes=fields["ReqNodeList"])
+
+    def release(self, _number: int) -> None:
+        pass
+
+
+def test_a_stage_in_job_runs_in_the_reservation_of_its_main_job() -> None:
+    main = replace(MAIN, reservation="class", qos="gpus")
+    slurm = Slurmctld()
+    StageJobs(cast(Any, slurm)).let_run(9, main=main, nodes=["n1"])
+    assert slurm.written["ReservationName"] == "class"
+    assert "QOS" not in slurm.written  # which may ask for GPUs
+
+
+def test_its_qos_is_the_main_jobs_where_the_partition_takes_no_other() -> None:
+    slurm = Slurmctld("gpus")
+    StageJobs(cast(Any, slurm)).let_run(9, main=replace(MAIN, qos="gpus"), nodes=["n1"])
+    assert slurm.written["QOS"] == "gpus"
+    with pytest.raises(SlurmError, match="Invalid qos"):
+        StageJobs(cast(Any, Slurmctld("other"))).let_run(9, main=MAIN, nodes=["n1"])
 
 
 def test_two_jobs_are_not_promised_the_same_gpus(tmp_path: Path) -> None:
