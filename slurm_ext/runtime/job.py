@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -373,22 +374,24 @@ class Job:
             begins = self._live.join(self)
         self._report()
         self.listen_for_stop()
-        while self._moment.progress.epoch < epochs:
+        try:
+            while self._moment.progress.epoch < epochs:
+                if self._live is not None:
+                    self._live.between_epochs(self)
+                if begins:
+                    self._tune()
+                begins = True
+                self._reseed()
+                self._watch()
+                self._meter.resume()
+                yield self._moment.progress.epoch
+                self._moment = replace(self._moment, progress=self._moment.progress.next_epoch())
+            self._report()
             if self._live is not None:
-                self._live.between_epochs(self)
-            if begins:
-                self._tune()
-            begins = True
-            self._reseed()
-            self._watch()
-            self._meter.resume()
-            yield self._moment.progress.epoch
-            self._moment = replace(self._moment, progress=self._moment.progress.next_epoch())
-        self._report()
-        if self._live is not None:
-            self._live.finish()
-        if self._heeds_stop:
-            self._requests.ignore_stop()
+                self._live.finish()
+        finally:  # also where the script breaks out, or fails: no step follows that would save
+            if self._heeds_stop and not sys.is_finalizing():
+                self._requests.ignore_stop()
 
     def step(self, *, loss: Any = None, accuracy: Any = None) -> bool:
         """Commit the step just done. The last line of the loop, and the only place of changes.

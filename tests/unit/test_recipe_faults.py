@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -157,3 +158,18 @@ def test_a_library_that_fails_of_itself_ends_the_training(tmp_path: Path) -> Non
     done = run(tmp_path, failing)
     assert done.returncode != 0
     assert "PytorchStreamWriter failed" in done.stderr
+
+
+def test_a_script_that_stops_early_may_be_stopped_while_it_evaluates(tmp_path: Path) -> None:
+    script = SAVES[: SAVES.index("class Counter")] + (
+        "job = ones.init()\n"
+        "sampler = job.sampler(12, 4)\n"
+        "for _ in job.epochs(5):\n"
+        "    for _ in sampler:\n"
+        "        job.step()\n"
+        "    break\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('still there')\n"
+    )
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")
