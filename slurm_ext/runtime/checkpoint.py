@@ -10,6 +10,7 @@ whole, and of a newer release.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -31,6 +32,8 @@ KEPT = 2
 STATE, MANIFEST = "state.pt", "manifest.json"
 VERSION = 1
 CHUNK = 1 << 22
+PAUSES = (1.0, 4.0, 15.0)  # seconds between tries to read what a server doesn't give
+NOT_OF_FOLDERS = (errno.EINVAL, errno.ENOTSUP)  # of file systems that know no fsync of folders
 GIVEN_UP = ".given-up"  # ends the name of what is set aside
 
 
@@ -187,22 +190,34 @@ class Checkpoints:
 
 def _read(folder: Path) -> Moment | None:
     """What a checkpoint's manifest says, or None where it or the state is not as it was written."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        if manifest["version"] != VERSION:
+    for pause in (*PAUSES, None):
+        try:
+            return _moment_of(folder)
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             return None
-        if "files" in manifest:
-            sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
-            return moment_from(manifest["moment"]) if sizes == manifest["files"] else None
-        with (folder / STATE).open("rb") as file:
-            if os.fstat(file.fileno()).st_size != manifest["bytes"]:
+        except OSError as fault:
+            if pause is None:
+                log.warning("ones: %s can't be read: %s", folder, fault)
                 return None
-            crc32 = 0
-            while chunk := file.read(CHUNK):
-                crc32 = zlib.crc32(chunk, crc32)
-        return moment_from(manifest["moment"]) if crc32 == manifest["crc32"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+            # A shared folder's server may be away for a moment; hours of training hang on it.
+            time.sleep(pause)
+    return None
+
+
+def _moment_of(folder: Path) -> Moment | None:
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    if manifest["version"] != VERSION:
         return None
+    if "files" in manifest:
+        sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
+        return moment_from(manifest["moment"]) if sizes == manifest["files"] else None
+    with (folder / STATE).open("rb") as file:
+        if os.fstat(file.fileno()).st_size != manifest["bytes"]:
+            return None
+        crc32 = 0
+        while chunk := file.read(CHUNK):
+            crc32 = zlib.crc32(chunk, crc32)
+    return moment_from(manifest["moment"]) if crc32 == manifest["crc32"] else None
 
 
 def moment_from(fields: Mapping[str, Any]) -> Moment:
@@ -272,5 +287,8 @@ def _flush_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
+    except OSError as fault:
+        if fault.errno not in NOT_OF_FOLDERS:
+            raise
     finally:
         os.close(handle)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,3 +236,36 @@ def test_checkpoints_of_another_job_of_the_same_number_are_set_aside(tmp_path: P
     checkpoints.set_aside()
     assert checkpoints.latest() is None
     assert len(list(tmp_path.glob("job.before-*/*"))) == 1
+
+
+def test_a_server_that_is_away_for_a_moment_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(Checkpoints(tmp_path), 10)
+    newest = saved(Checkpoints(tmp_path), 20)
+    monkeypatch.setattr(module, "PAUSES", (0.0, 0.0))
+    read, faults = Path.read_bytes, [errno.ESTALE, errno.EIO]
+
+    def away(path: Path) -> bytes:
+        if faults:
+            raise OSError(faults.pop(), "the server is away", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", away)
+    found = Checkpoints(tmp_path).latest()
+    assert found is not None
+    assert found.path == newest
+
+
+def test_a_file_system_that_flushes_no_folders_keeps_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def of_files(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    assert saved(Checkpoints(tmp_path), 10).is_dir()
