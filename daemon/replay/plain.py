@@ -176,6 +176,10 @@ class PlainJobs:
             calm = not self.admit(at) and at == self._again
             self._start(at, others, calm=calm)
 
+    def reason(self, id_: JobId) -> str:
+        """Why it waits, as Slurm says it; '' where the scheduler gives no reason."""
+        return self._reasons.get(id_, "")
+
     def stuck(self) -> SimulatedJob | None:
         """One that would wait for ever, with nobody else there."""
         return None if self.running or self.coming else next(iter(self.waiting.values()), None)

@@ -147,9 +147,11 @@ class _Simulation:
         stuck = self.plain.stuck()
         self.still = 0 if stuck is None else self.still + 1
         if submission == inf and stuck is not None and self.still > STUCK_DAYS:
+            reason = self.plain.reason(stuck.id)
             raise ReplayError(
                 f"job {stuck.id} ({stuck.trace.name!r}) is never started by"
-                f" {self.plain.scheduler.name}: it asks for {stuck.trace.requested} GPUs;"
+                f" {self.plain.scheduler.name}: it asks for {stuck.trace.requested} GPUs"
+                f"{f' and waits for {reason}' if reason else ''};"
                 " take it out of the trace or give it a larger cluster"
             )
 

@@ -148,3 +148,12 @@ def test_reservations_and_licences_that_are_gone_keep_nobody_from_starting(tmp_p
     assert done.exit_code == 0, done.output
     assert "1 jobs asked for reservation class2025, which --cluster does not have" in done.stderr
     assert "1 jobs asked for licence matlab, which --cluster does not have" in done.stderr
+
+
+def test_a_job_that_can_never_start_is_named_with_what_it_waits_for(tmp_path: Path) -> None:
+    wide = "99|x|bob|lab|1500|60|COMPLETED|gres/gpu=1,license/matlab=2||"
+    done = replayed(tmp_path, GOOD[0] + "|", wide, cluster=OFFERED + "[licenses]\nmatlab = 1\n")
+    assert done.exit_code == 1
+    assert (
+        "('99') is never started by slurm: it asks for 1 GPUs and waits for Licenses" in done.stderr
+    )
