@@ -79,14 +79,16 @@ class Ledger:
 
     def add(self, job: Job, placement: Placement | None) -> None:
         """The job is to have this placement."""
-        for at, cap in enumerate(self.problem.caps):
-            self.left[at] -= taken(cap, job, placement, self.problem.by_name)
+        problem = self.problem
+        for at in problem.caps_of.get(job.id, ()):
+            self.left[at] -= taken(problem.caps[at], job, placement, problem.by_name)
 
     def against(self, job: Job, placement: Placement) -> str:
         """The cap that has not enough left for it, in words; empty: none."""
-        for left, cap in zip(self.left, self.problem.caps, strict=True):
-            wants = taken(cap, job, placement, self.problem.by_name)
-            if wants > max(left, 0.0) + SLACK:
+        problem = self.problem
+        for at in problem.caps_of.get(job.id, ()):
+            cap = problem.caps[at]
+            if taken(cap, job, placement, problem.by_name) > max(self.left[at], 0.0) + SLACK:
                 return cap.words
         return ""
 
@@ -219,15 +221,15 @@ def too_large(problem: Problem, waiting: Sequence[Job]) -> frozenset[JobId]:
     return frozenset(job.id for job in found if not job.startable)
 
 
-def within_room(problem: Problem, job: Job, room: Iterable[tuple[Cap, float]]) -> Job:
-    """The job without the shapes that take more of a cap than there is room.
+def within_room(problem: Problem, job: Job, room: Sequence[tuple[Cap, float]]) -> Job:
+    """The job without the shapes that take more of a cap than there is room. `room` has all caps of
+    the problem, in their order.
 
     A job that runs keeps the one it has. One that waits, and has none left, can't be started.
     """
-    for cap, left in room:
-        take = cap.takes.get(job.id)
-        if take is not None:
-            job = _without(problem, job, cap, take, max(0.0, left))
+    for at in problem.caps_of.get(job.id, ()):
+        cap, left = room[at]
+        job = _without(problem, job, cap, cap.takes[job.id], max(0.0, left))
     return job
 
 
@@ -237,9 +239,11 @@ def _without(problem: Problem, job: Job, cap: Cap, take: Take, left: float) -> J
 
     now = job.placement.shape if job.placement else None
     if cap.gpu_type:
-        # On nodes of other types it may have what it likes.
+        # On nodes of other types it may have what it likes. Slurm may have stopped to name a node
+        # on which it runs: of what type that was nobody knows.
+        nodes = problem.by_name
         others = frozenset(
-            name for name in job.nodes if problem.by_name[name].gpu_type != cap.gpu_type
+            name for name in job.nodes if name in nodes and nodes[name].gpu_type != cap.gpu_type
         ) | frozenset(job.placement.nodes if job.placement else ())
         if not others.issuperset(job.nodes) and not any(fits(shape) for shape in job.shapes):
             job = replace(job, nodes=others, limited=cap.words)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ones.policies.caps import exceeded, gives_back, taken
+from ones.policies.caps import SLACK, gives_back, taken
 from ones.policies.forecast import by_id, move_cost
 from ones.policies.model import Job, JobId, Placement, Problem
 from ones.policies.moves import Move
@@ -30,6 +30,8 @@ class Together:
         self._held = _final(self.moves, problem)
         self._used = self._in_use(self.moves)
         self._full = self._overfull_nodes()
+        self._capped = _Capped(problem, self.moves, self._held)
+        self._useful = _Useful(problem, self.moves)
 
     def without(self, job: JobId) -> None:
         """The job is not moved after all."""
@@ -37,6 +39,8 @@ class Together:
         if present is not None:
             self._held[job] = present
         self.moves = [move for move in self.moves if move.job != job]
+        self._capped.stays(self._jobs[job])
+        self._useful.forget(job, {*_gpus_on(before), *_gpus_on(present)})
         if self._pairs:
             self._used = self._in_use(self.moves)
         else:
@@ -59,17 +63,7 @@ class Together:
 
     def over_a_cap(self) -> Fault | None:
         """The last of the moves that take more than a limit of the site allows without the rest."""
-        if not self._problem.caps:
-            return None
-        nodes = self._problem.by_name
-        for cap in exceeded(self._problem, self._held):
-            for move in reversed(self.moves):
-                job = self._jobs[move.job]
-                if move.target is None or move.kind == "tune" or gives_back(job, move.target):
-                    continue
-                if move.target != job.placement and taken(cap, job, move.target, nodes):
-                    return move, cap.words
-        return None
+        return self._capped.fault()
 
     def pointless(self, min_gain: float | None) -> Fault | None:
         """A move that pays only by the GPUs it frees, and frees them for nobody."""
@@ -101,10 +95,18 @@ class Together:
 
     def _makes_room(self, move: Move, job: Job, placement: Placement) -> bool:
         """Whether the other moves could not all be made without this one."""
-        if self._problem.caps:
-            stays = exceeded(self._problem, {**self._held, job.id: placement})
-            if len(stays) > len(exceeded(self._problem, self._held)):
-                return True  # a limit of the site has room for another by it
+        if self._pairs:
+            return self._frees_nodes(move, placement) or self._capped.makes_room(job)
+        if move.job in self._useful:
+            return True
+        if self._frees_nodes(move, placement):
+            self._useful.by_nodes.add(move.job)
+        elif self._capped.makes_room(job):
+            self._useful.by_caps.add(move.job)
+        return move.job in self._useful
+
+    def _frees_nodes(self, move: Move, placement: Placement) -> bool:
+        """Whether some node would be overfull without this one."""
         before, after = _gpus_on(placement), _gpus_on(move.target)
         freed = [name for name, gpus in before.items() if after.get(name, 0) < gpus]
         if self._pairs:
@@ -124,6 +126,94 @@ class Together:
         """GPUs by node once these are done."""
         held = self._held if moves is self.moves else _final(moves, self._problem)
         return occupied(held, _beside(moves, self._problem) if self._pairs else {})
+
+
+class _Capped:
+    """What the jobs take of each cap once the moves are made, added up once."""
+
+    def __init__(
+        self, problem: Problem, moves: Sequence[Move], held: Mapping[JobId, Placement]
+    ) -> None:
+        self._problem = problem
+        self._jobs = by_id(problem.jobs)
+        self._takes = [
+            {
+                id_: taken(cap, self._jobs[id_], held.get(id_), problem.by_name)
+                for id_ in cap.takes
+                if id_ in self._jobs
+            }
+            for cap in problem.caps
+        ]
+        self._totals = [sum(takes.values()) for takes in self._takes]
+        self._exceeded = {at for at in range(len(problem.caps)) if self._exceeds(at)}
+        self._moves: list[dict[JobId, Move]] = [{} for _ in problem.caps]  # that each cap counts
+        for move in moves:
+            for at in problem.caps_of.get(move.job, ()):
+                self._moves[at][move.job] = move
+
+    def stays(self, job: Job) -> None:
+        """The job is not moved after all."""
+        for at in self._problem.caps_of.get(job.id, ()):
+            del self._moves[at][job.id]
+            takes = self._takes[at]
+            takes[job.id] = self._now(at, job)
+            self._totals[at] = sum(takes.values())  # anew, for a difference would not be exact
+            if self._exceeds(at):
+                self._exceeded.add(at)
+            else:
+                self._exceeded.discard(at)
+
+    def fault(self) -> Fault | None:
+        """The last of the moves that take of the first cap that they exceed."""
+        for at in sorted(self._exceeded):
+            for move in reversed(self._moves[at].values()):
+                job = self._jobs[move.job]
+                if move.target is None or move.kind == "tune" or gives_back(job, move.target):
+                    continue
+                if move.target != job.placement and self._takes[at][job.id]:
+                    return move, self._problem.caps[at].words
+        return None
+
+    def makes_room(self, job: Job) -> bool:
+        """Whether more caps would be exceeded if the job stayed."""
+        more = 0
+        for at in self._problem.caps_of.get(job.id, ()):
+            change = self._now(at, job) - self._takes[at][job.id]
+            more += self._exceeds(at, change) - (at in self._exceeded)
+        return more > 0
+
+    def _now(self, at: int, job: Job) -> float:
+        return taken(self._problem.caps[at], job, job.placement, self._problem.by_name)
+
+    def _exceeds(self, at: int, change: float = 0.0) -> bool:
+        return self._totals[at] + change > self._problem.caps[at].left + SLACK
+
+
+class _Useful:
+    """The moves known to make room for others, until something changes where they do."""
+
+    def __init__(self, problem: Problem, moves: Sequence[Move]) -> None:
+        self.by_nodes: set[JobId] = set()
+        self.by_caps: set[JobId] = set()
+        self._caps_of = problem.caps_of
+        self._on: dict[str, list[JobId]] = {}  # who leaves each node, perhaps
+        self._under: dict[int, list[JobId]] = {}  # whom each cap counts
+        jobs = by_id(problem.jobs)
+        for move in moves:
+            for name in _gpus_on(jobs[move.job].placement):
+                self._on.setdefault(name, []).append(move.job)
+            for at in self._caps_of.get(move.job, ()):
+                self._under.setdefault(at, []).append(move.job)
+
+    def __contains__(self, job: JobId) -> bool:
+        return job in self.by_nodes or job in self.by_caps
+
+    def forget(self, job: JobId, nodes: Iterable[str]) -> None:
+        """What this job has on these nodes, and of caps, is another now."""
+        for name in nodes:
+            self.by_nodes.difference_update(self._on.get(name, ()))
+        for at in self._caps_of.get(job, ()):
+            self.by_caps.difference_update(self._under[at])
 
 
 def grows(move: Move, job: Job) -> bool:

@@ -11,6 +11,7 @@ from ones.policies.forecast import by_id, move_cost, seconds_left_on
 from ones.policies.model import MAX_WAIT, Job, JobId, Problem, Seconds
 from ones.policies.moves import Move
 from ones.policies.pace import behind
+from ones.policies.placement import Room
 from ones.policies.words import lasting
 
 HOUR = 3600.0
@@ -133,7 +134,7 @@ def one_first(problem: Problem, limits: Limits) -> Problem:
     To a policy all of them are equal, and `check` starts none before the one that has waited
     longest: a plan that starts another one first starts nobody.
     """
-    late = [job for job in problem.jobs if _starved(job, limits)]
+    late = _starving(problem, limits)
     late.sort(key=_place_in_line)
     first: set[tuple[frozenset[str], int]] = set()  # where, and of which tier, somebody is first
     behind: set[JobId] = set()
@@ -166,6 +167,17 @@ def _starved(job: Job, limits: Limits) -> bool:
     return waits and job.waited > limits.max_wait
 
 
+def _starving(problem: Problem, limits: Limits) -> list[Job]:
+    """Who has waited too long for GPUs that the jobs of the problem could make room for.
+
+    For others none are kept: as long as a node is down, or has jobs outside our hands, whoever
+    needs it would keep all its nodes idle, and start no sooner.
+    """
+    late = [job for job in problem.jobs if _starved(job, limits)]
+    empty = Room.of(problem.nodes) if late else None
+    return [job for job in late if empty is not None and empty.holds(job)]
+
+
 def _place_in_line(job: Job) -> tuple[float, ...]:
     """Who has waited longest is first."""
     return -job.waited, job.submitted, job.id
@@ -179,7 +191,7 @@ def check(moves: Sequence[Move], problem: Problem, history: History, limits: Lim
     """
     jobs = by_id(problem.jobs)
     started = {move.job for move in moves if move.kind == "start"}
-    starving = [job for job in problem.jobs if _starved(job, limits) and job.id not in started]
+    starving = [job for job in _starving(problem, limits) if job.id not in started]
     refused: dict[JobId, str] = {}
     lacking = [cap.lacks for cap in problem.caps]
     for move in moves:
@@ -218,9 +230,10 @@ def in_turn(verdict: Verdict, problem: Problem) -> Verdict:
     allowed, refused = [], [*verdict.refused]
     for move in verdict.allowed:
         job, why = jobs[move.job], ""
-        more = [0.0] * len(now)
+        more: dict[int, float] = {}
         if move.target is not None and move.kind != "tune" and not gives_back(job, move.target):
-            for at, cap in enumerate(problem.caps):
+            for at in problem.caps_of.get(job.id, ()):
+                cap = problem.caps[at]
                 has, wants = present(cap, job, nodes), taken(cap, job, move.target, nodes)
                 more[at] = max(0.0, wants - has)
                 if wants and now[at] - has + wants > cap.left + SLACK:
@@ -228,7 +241,8 @@ def in_turn(verdict: Verdict, problem: Problem) -> Verdict:
         if why:
             refused.append(Refused(move, why))
             continue
-        now = [used + add for used, add in zip(now, more, strict=True)]
+        for at, add in more.items():
+            now[at] += add
         allowed.append(move)
     return Verdict(tuple(allowed), tuple(refused))
 

@@ -307,6 +307,15 @@ class Problem:
         return {node.name: node for node in self.nodes}
 
     @cached_property
+    def caps_of(self) -> Mapping[JobId, Sequence[int]]:
+        """The caps that count each job, by their places; without jobs that none counts."""
+        found: dict[JobId, list[int]] = {}
+        for at, cap in enumerate(self.caps):
+            for id_ in cap.takes:
+                found.setdefault(id_, []).append(at)
+        return found
+
+    @cached_property
     def awaited(self) -> Mapping[JobId, str]:
         """The jobs that take of a cap for which a job outside our hands waits, with that in
         words."""

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
-from ones.policies.caps import Ledger, of_shape, taken
-from ones.policies.model import Floats, Ints, Placement, Problem
+from ones.policies.caps import Ledger, taken
+from ones.policies.model import Cap, Floats, Ints, Placement, Problem
 from ones.policies.ones_options import Options
 from ones.policies.ones_seed import Knapsack
 
@@ -24,15 +24,21 @@ NODES = 50  # of the tree that is searched: time, in effect, and the same on eve
 
 @dataclass(frozen=True, slots=True)
 class CapTable:
-    """What each option takes of each cap, and what is left of it."""
+    """What each option takes of each cap, and what is left of it.
+
+    A row is a job under a cap, cap by cap: most caps count few jobs, such as those of one user.
+    """
 
     left: Floats  # [C]
-    takes: Floats  # [C, J, T, K]
+    cap: Ints  # [R], ascending; each cap has a row at least
+    job: Ints  # [R]
+    takes: Floats  # [R, T, K]
 
     def excess(self, chosen: Ints) -> Floats:
         """[P] by how much expressed candidates [P, J, 3] exceed the caps, in parts of them."""
-        each = np.arange(chosen.shape[1])
-        used = self.takes[:, each, chosen[..., 0], chosen[..., 1]].sum(axis=2)  # [C, P]
+        kind, size = chosen[:, self.job, 0].T, chosen[:, self.job, 1].T
+        each = self.takes[np.arange(len(self.job))[:, None], kind, size]  # [R, P]
+        used = np.add.reduceat(each, np.searchsorted(self.cap, np.arange(len(self.left))))  # [C, P]
         over = np.maximum(used - self.left[:, None], 0.0) / np.maximum(self.left[:, None], 1.0)
         return np.asarray(over.sum(axis=0))
 
@@ -44,13 +50,14 @@ def still_left(problem: Problem, stays: Iterable[tuple[int, Placement]]) -> Ledg
     """
     ledger = Ledger.of(problem)
     settled = dict(stays)
+    held: list[list[float]] = [[] for _ in problem.caps]
     for job in problem.jobs:
         if job.id in settled:
             ledger.add(job, settled[job.id])
-    for at, cap in enumerate(problem.caps):
-        free = (job for job in problem.jobs if job.id not in settled)
-        held = sum(taken(cap, job, job.placement, problem.by_name) for job in free)
-        ledger.left[at] = max(ledger.left[at], held)
+            continue
+        for at in problem.caps_of.get(job.id, ()):
+            held[at].append(taken(problem.caps[at], job, job.placement, problem.by_name))
+    ledger.left = [max(left, sum(has)) for left, has in zip(ledger.left, held, strict=True)]
     return ledger
 
 
@@ -58,19 +65,61 @@ def tabled(problem: Problem, options: Options, ledger: Ledger) -> CapTable | Non
     """The caps that these options can exceed; None where there is none."""
     if not problem.caps:
         return None
-    takes = np.zeros((len(problem.caps), *options.seconds.shape[:3]))
-    for c, cap in enumerate(problem.caps):
-        for (j, t, k), shapes in options.shapes.items():
-            take = cap.takes.get(options.jobs[j].id)
-            if take is not None and cap.gpu_type in ("", options.types[t]):
-                takes[c, j, t, k] = of_shape(take, shapes[0])
-        for j, job in enumerate(options.jobs):
+    forms = _Forms.of(options)
+    place = {job.id: j for j, job in enumerate(options.jobs)}
+    left: list[float] = []
+    jobs: list[Ints] = []
+    takes: list[Floats] = []
+    for cap, room in zip(problem.caps, ledger.left, strict=True):
+        counted = np.array(sorted(place[id_] for id_ in cap.takes if id_ in place), dtype=np.int64)
+        table = forms.taken(problem, options, cap, counted)
+        most = np.zeros(len(options.jobs))
+        most[counted] = table.max(axis=(1, 2), initial=0.0)
+        if len(counted) and most.sum() > room:
+            left.append(room)
+            jobs.append(counted)
+            takes.append(table)
+    if not left:
+        return None
+    return CapTable(
+        left=np.array(left),
+        cap=np.repeat(np.arange(len(left)), [len(counted) for counted in jobs]),
+        job=np.concatenate(jobs),
+        takes=np.concatenate(takes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Forms:
+    """The shape in which each option is tried first."""
+
+    nodes: Floats  # [J, T, K]; 0: the option isn't on offer
+    gpus: Floats  # [J, T, K]
+
+    @classmethod
+    def of(cls, options: Options) -> _Forms:
+        nodes = np.zeros(options.seconds.shape[:3])
+        gpus = np.zeros_like(nodes)
+        for at, shapes in options.shapes.items():
+            nodes[at], gpus[at] = shapes[0].nodes, shapes[0].gpus
+        return cls(nodes, gpus)
+
+    def taken(self, problem: Problem, options: Options, cap: Cap, counted: Ints) -> Floats:
+        """[N, T, K] what these jobs take of a cap that counts them, with each of their options."""
+        jobs = [options.jobs[j] for j in counted]
+        told = [cap.takes[job.id] for job in jobs]
+        always = np.array([take.once + take.each for take in told])[:, None, None]
+        node = np.array([take.node for take in told])[:, None, None]
+        gpu = np.array([take.gpu for take in told])[:, None, None]
+        nodes, gpus = self.nodes[counted], self.gpus[counted]
+        of_type = np.array([cap.gpu_type in ("", kind) for kind in options.types], dtype=np.bool_)
+        offered = (nodes > 0) & of_type[:, None]
+        found = np.where(offered, always + node * nodes + gpu * gpus, 0.0)
+        for row, (j, job) in enumerate(zip(counted, jobs, strict=True)):
             t, k, _ = options.present[j]
             if k:
-                takes[c, j, t, k] = taken(cap, job, job.placement, problem.by_name)
-    left = np.array(ledger.left)
-    binding = takes.max(axis=(2, 3), initial=0.0).sum(axis=1) > left
-    return CapTable(left[binding], takes[binding]) if binding.any() else None
+                found[row, t, k] = taken(cap, job, job.placement, problem.by_name)
+        return np.asarray(found)
 
 
 def best_within(worth: Floats, sizes: Ints, capacity: Ints, caps: CapTable) -> Knapsack:
@@ -86,16 +135,24 @@ def best_within(worth: Floats, sizes: Ints, capacity: Ints, caps: CapTable) -> K
     base = float(nothing.sum())
     if not len(j):
         return Knapsack(chosen, base)
-    rows = [(j, np.ones(len(j)), np.ones(jobs))]
-    rows.append((t, sizes[j, k].astype(np.float64), capacity.astype(np.float64)))
-    for takes, left in zip(caps.takes, caps.left, strict=True):
-        rows.append((np.zeros(len(j), dtype=np.int64), takes[j, t, k], np.array([max(left, 0.0)])))
     column = np.arange(len(j))
-    constraints = [
-        LinearConstraint(
-            csr_array((value, (row, column)), shape=(len(most), len(j))), ub=most + 1e-9
+    rows = [(j, column, np.ones(len(j)), np.ones(jobs))]
+    rows.append((t, column, sizes[j, k].astype(np.float64), capacity.astype(np.float64)))
+    # The options of a job are side by side: those of each row of the table, one after the other.
+    first, after = np.searchsorted(j, caps.job), np.searchsorted(j, caps.job, side="right")
+    row = np.repeat(np.arange(len(caps.job)), after - first)
+    option = np.concatenate([column[a:b] for a, b in zip(first, after, strict=True)])
+    rows.append(
+        (
+            caps.cap[row],
+            option,
+            caps.takes[row, t[option], k[option]],
+            np.maximum(caps.left, 0.0),
         )
-        for row, value, most in rows
+    )
+    constraints = [
+        LinearConstraint(csr_array((value, (row, at)), shape=(len(most), len(j))), ub=most + 1e-9)
+        for row, at, value, most in rows
     ]
     found = milp(
         -gain[j, t, k],

@@ -177,6 +177,13 @@ class Room:
                 return placement
         return None
 
+    def holds(self, job: Job) -> bool:
+        """Whether some size that the job accepts finds room on its nodes."""
+        if not job.uneven:
+            return self.place_job(job, job.shapes) is not None
+        among = self._floor.among(job.nodes)
+        return any(self._free[hosts].sum() >= job.sizes.least for hosts in among)
+
     def _suits(self, placement: Placement, allowed: Collection[str], gpu_type: str | None) -> bool:
         floor, free = self._floor, self._free
         kinds = set()

@@ -39,6 +39,8 @@ from ones.policies.words import OTHERS_GAIN_MORE
 
 POPULATION = 100
 GENERATIONS = 100
+LEAST_POPULATION, MOST_POPULATION = 4, 1000
+MOST_GENERATIONS = 1000
 # Bounds in cells (jobs x nodes of a candidate), for clusters far beyond the paper's.
 MOST_CELLS = 40_000_000  # of a population, which shrinks to it
 MOST_WORK = 1_500_000_000  # over all generations
@@ -62,6 +64,12 @@ class Pollux:
 
     batch_after_epoch = staticmethod(batch_after_epoch)
 
+    def __post_init__(self) -> None:
+        if not LEAST_POPULATION <= self.population <= MOST_POPULATION:
+            raise ValueError(f"its setting population is {LEAST_POPULATION} to {MOST_POPULATION}")
+        if not 1 <= self.generations <= MOST_GENERATIONS:
+            raise ValueError(f"its setting generations is 1 to {MOST_GENERATIONS}")
+
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator
     ) -> tuple[Plan, object]:
@@ -77,7 +85,7 @@ class Pollux:
         starving = np.array([job.waited > self.max_wait for job in jobs])
         question = replace(question, weight=np.where(starving, STARVING, 1.0))
         cells = question.base.size
-        population = max(4, min(self.population, MOST_CELLS // cells))
+        population = max(LEAST_POPULATION, min(self.population, MOST_CELLS // cells))
         generations = max(1, min(self.generations, MOST_WORK // (cells * population)))
         start = _carried(memory, jobs, nodes)[:population]
         found = search(

@@ -152,7 +152,7 @@ class _Ranked:
         for job in (job for rank in self.ranks[:at] for job in rank):
             if job.placement is not None or job.id in plan.assignments or not _may_start(job):
                 continue
-            if empty.place_job(job, job.shapes) is None:
+            if not empty.holds(job):
                 continue  # it would keep them for ever
             missing = job.requested
             for node in self.problem.nodes:

@@ -6,14 +6,16 @@ decided again without it; where nobody can be told to be at fault everything sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from ones.policies.caps import kept_off, narrow, without
 from ones.policies.cutting import held_down, within
+from ones.policies.forecast import by_id
 from ones.policies.guard import (
     History,
     Limits,
@@ -107,20 +109,6 @@ class _Round:
             plan = with_riders(problem, plan)
         return settle(problem, plan), memory
 
-    def culprits(
-        self, problem: Problem, rng: np.random.Generator, among: Sequence[JobId]
-    ) -> list[JobId]:
-        """The jobs over which the policy fails although all but a few are away, by halves."""
-        if not self.fails(problem, rng, among):
-            return []
-        if len(among) <= 1:
-            return list(among)
-        half = len(among) // 2
-        return [
-            *self.culprits(problem, rng, among[:half]),
-            *self.culprits(problem, rng, among[half:]),
-        ]
-
     def fails(self, problem: Problem, rng: np.random.Generator, only: Collection[JobId]) -> bool:
         """Whether it does so with these jobs alone."""
         away = {job.id for job in problem.jobs}.difference(only)
@@ -147,10 +135,12 @@ def decide(
     Such a job is fixed at first. Where it is at fault again, or the policy fails over it, it is
     kept from the policy's sight for this round, what it holds counted as taken.
     """
-    problem = narrow(freeze(problem, history, limits))
+    try:
+        problem, left_out = _with_terms(problem, history, limits)
+    except FAULTS as fault:
+        return _unchanged(problem, memory, {}, f"what jobs may have can't be told: {_words(fault)}")
     round_ = _Round(policy, memory, history, limits)
-    left_out: dict[JobId, str] = {}
-    away: set[JobId] = set()
+    away = set(left_out)
     words = ""
     for _ in range(TRIES):
         before = deepcopy(rng)
@@ -166,8 +156,8 @@ def decide(
         except FAULTS as fault:
             words = f"the policy {policy.name} fails: {_words(fault)}"
             if there and not round_.fails(shown, before, ()):
-                culprits = round_.culprits(shown, before, sorted(there))
-                found = dict.fromkeys(culprits, words)
+                fails = partial(round_.fails, shown, before)
+                found = dict.fromkeys(_culprits(fails, sorted(there)), words)
                 away.update(found)
         else:
             return replace(
@@ -177,6 +167,44 @@ def decide(
             break
         left_out = {**found, **left_out}
     return _unchanged(_seen(problem, left_out, frozenset()), memory, left_out, words)
+
+
+def _with_terms(
+    problem: Problem, history: History, limits: Limits
+) -> tuple[Problem, dict[JobId, str]]:
+    """The problem with what may not be moved fixed, and without sizes beyond a cap; and the jobs
+    over which that fails, which stay as they are, with why. Raises where it is over none of them.
+    """
+    try:
+        return narrow(freeze(problem, history, limits)), {}
+    except FAULTS as fault:
+        words = f"what it may have can't be told: {_words(fault)}"
+    everybody = {job.id for job in problem.jobs}
+
+    def only(these: Collection[JobId]) -> Problem:
+        return narrow(freeze(_seen(problem, {}, everybody.difference(these)), history, limits))
+
+    def fails(these: Collection[JobId]) -> bool:
+        try:
+            only(these)
+        except FAULTS:
+            return True
+        return False
+
+    found = dict.fromkeys([] if fails(()) else _culprits(fails, sorted(everybody)), words)
+    others = by_id(only(everybody.difference(found)).jobs)
+    jobs = tuple(others.get(job.id, job) for job in problem.jobs)
+    return replace(problem, jobs=jobs), found
+
+
+def _culprits(fails: Callable[[Collection[JobId]], bool], among: Sequence[JobId]) -> list[JobId]:
+    """The jobs over which it fails although all but a few are away, by halves."""
+    if not fails(among):
+        return []
+    if len(among) <= 1:
+        return list(among)
+    half = len(among) // 2
+    return [*_culprits(fails, among[:half]), *_culprits(fails, among[half:])]
 
 
 def _unchanged(

@@ -42,6 +42,8 @@ from ones.policies.words import NO_SIZE_FITS, OTHERS_GAIN_MORE
 LEAST_RHO = 1e-6
 SILENT: Seconds = 600.0  # a job that has told nothing for so long bars nobody's change
 PACES = 12  # sizes of a job of which its speed is kept
+MOST = 1000  # candidates, and generations: a round has to end
+MOST_GROWTH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,14 @@ class Sc21:
             raise ValueError(f"its setting start is gpu or request, not '{self.start}'")
         if self.epoch_rule not in ("all", "changed", "none"):
             raise ValueError(f"its setting epoch_rule is all, changed or none: '{self.epoch_rule}'")
-        if self.population < 2 or self.generations < 1:
-            raise ValueError("its setting population is at least 2, and generations at least 1")
+        if not (2 <= self.population <= MOST and 1 <= self.generations <= MOST):
+            raise ValueError(f"its setting population is 2 to {MOST}, and generations 1 to {MOST}")
         if not (0 <= self.crossover <= 1 and 0 <= self.mutation <= 1):
             raise ValueError("its settings crossover and mutation are 0 to 1")
-        if self.growth_epochs < 0 or self.most_growth < 1 or self.most_scale < 1:
-            raise ValueError(
-                "its setting growth_epochs is at least 0, most_growth and most_scale at least 1"
-            )
+        if self.growth_epochs < 0 or self.most_scale < 1:
+            raise ValueError("its setting growth_epochs is at least 0, and most_scale at least 1")
+        if not 1 <= self.most_growth <= MOST_GROWTH:
+            raise ValueError(f"its setting most_growth is 1 to {MOST_GROWTH}")
 
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator

@@ -15,6 +15,9 @@ from ones.policies.shockwave_window import Demand, in_order, rounds_for, weights
 from ones.policies.sizes import in_gpus
 from ones.policies.words import OTHERS_GAIN_MORE
 
+MOST_ROUNDS = 1000  # of a window: each is filled job by job
+MOST_POWER = 10.0  # weights are then from 1e-10 to 1e10
+
 
 @dataclass(frozen=True, slots=True)
 class Shockwave:
@@ -31,6 +34,16 @@ class Shockwave:
     regularizer: float = 1e-3  # lambda, for each second of the estimated makespan
     max_wait: Seconds = inf  # as published; a daemon sets its own
     name: str = "shockwave"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seconds < inf:
+            raise ValueError("its setting seconds is at least 1")
+        if not 1 <= self.rounds <= MOST_ROUNDS:
+            raise ValueError(f"its setting rounds is 1 to {MOST_ROUNDS}")
+        if not 0 <= self.power <= MOST_POWER:
+            raise ValueError(f"its setting power is 0 to {MOST_POWER:g}")
+        if not 0 <= self.regularizer < inf:
+            raise ValueError("its setting regularizer is at least 0")
 
     def plan(
         self, problem: Problem, memory: object, rng: np.random.Generator

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on
 
 from ones.daemon.onesd.deciding import Question, answer
-from ones.policies.caps import exceeded, final, most_taken, narrow, taken
+from ones.policies.caps import exceeded, final, most_taken, narrow, of_shape, taken
 from ones.policies.cutting import within
 from ones.policies.fifo import Fifo
 from ones.policies.guard import History, Limits, check, freeze
 from ones.policies.invariants import PlanError, validate
 from ones.policies.model import Assignment, Cap, Job, JobId, Plan, Problem, Shape, Take
 from ones.policies.moves import Move
-from ones.policies.ones_caps import CapTable, best_within
+from ones.policies.ones_caps import CapTable, best_within, still_left, tabled
+from ones.policies.ones_options import Options, build
+from ones.policies.ones_settings import Settings
 from ones.policies.registry import make
 from ones.policies.round import Decided, decide
 
@@ -193,6 +195,23 @@ def test_a_cap_on_one_type_of_gpu_leaves_the_other_type_free() -> None:
     found = decided(a_problem(jobs, nodes, caps=caps), "ones")
     held = final(found.problem, found.plan)
     assert [placement.nodes for placement in held.values()] == [("n2",)]
+
+
+@pytest.mark.parametrize("left", [8.0, 1.0, 0.0])
+def test_a_job_keeps_what_it_holds_on_a_node_that_slurm_no_longer_names(left: float) -> None:
+    """Of a node that is gone nobody knows the type of its GPUs: it is no other type's."""
+    nodes = a_cluster(2, 4)
+    live = a_job(1, "1-8", nodes=nodes, placement=on(n1=4, n2=2), keeps=on(n1=4))
+    live = replace(live, closed=frozenset({"n2"}))
+    other = a_job(2, "1-2", nodes=nodes[:1])
+    waits = a_job(3, "1-2", nodes=nodes)
+    cap = a_cap(left, 1, 2, 3, gpu_type="v100", held={JobId(1): 4.0})
+    found = decided(a_problem([live, other, waits], nodes[:1], caps=(cap,)), "ones")
+    assert (found.fault, found.left_out) == ("", {})
+    assert sizes(found.problem, found.plan)[1] == 6
+    assert all("n2" not in move.target.nodes for move in found.verdict.allowed if move.target)
+    limited = {int(job.id): bool(job.fixed) for job in found.problem.jobs}
+    assert limited[2] == limited[3] == (left == 0.0)
 
 
 def test_a_start_waits_until_others_have_made_way() -> None:
@@ -396,7 +415,8 @@ def choices(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, CapTab
     ).reshape(caps, jobs, 1, 1)
     takes = counted * sizes[None, :, None, :] * np.ones((1, 1, types, 1))
     left = np.array([float(draw(st.integers(0, 6))) for _ in range(caps)])
-    return worth, sizes, capacity, CapTable(left, takes)
+    cap, job = np.indices((caps, jobs)).reshape(2, -1)
+    return worth, sizes, capacity, CapTable(left, cap, job, takes.reshape(caps * jobs, types, -1))
 
 
 @settings(max_examples=60, deadline=None)
@@ -424,6 +444,68 @@ def test_the_knapsack_with_caps_is_the_best_there_is(
     got = float(worth[np.arange(jobs), found.chosen[:, 0], found.chosen[:, 1], 0].sum())
     assert got >= best * (1 - 1e-3) - 1e-6
     assert found.bound >= best - 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(), data=st.data())
+def test_the_table_says_what_each_option_takes_of_each_cap(
+    problem: Problem, data: st.DataObject
+) -> None:
+    """Against the definition, job by job; without caps that nothing can exceed."""
+    options = build(problem, problem.jobs, {}, Settings())
+    ledger = still_left(problem, ())
+    each = [
+        [_of_option(problem, options, cap, at) for at in np.ndindex(options.seconds.shape[:3])]
+        for cap in problem.caps
+    ]
+    takes = np.array(each).reshape(len(problem.caps), *options.seconds.shape[:3])
+    left = np.array(ledger.left)
+    binding = takes.max(axis=(2, 3)).sum(axis=1) > left
+    found = tabled(problem, options, ledger)
+    if found is None:
+        assert not binding.any()
+        return
+    kept = [cap for cap, binds in zip(problem.caps, binding, strict=True) if binds]
+    rows = [(c, j) for c, cap in enumerate(kept) for j in _counted(options, cap)]
+    assert list(zip(found.cap.tolist(), found.job.tolist(), strict=True)) == rows
+    assert found.left.tolist() == left[binding].tolist()
+    for row, (c, j) in enumerate(rows):
+        assert found.takes[row].tolist() == takes[binding][c, j].tolist()
+    every = list(np.ndindex(takes.shape[2:]))
+    chosen = [[data.draw(st.sampled_from(every)) for _ in options.jobs] for _ in range(3)]
+    used = [
+        [sum(takes[c, j, t, k] for j, (t, k) in enumerate(one)) for c in np.flatnonzero(binding)]
+        for one in chosen
+    ]
+    over = np.maximum(np.array(used) - found.left, 0.0) / np.maximum(found.left, 1.0)
+    candidates = np.array([[(t, k, 0) for t, k in one] for one in chosen])
+    assert found.excess(candidates) == pytest.approx(over.sum(axis=1))
+
+
+def _counted(options: Options, cap: Cap) -> list[int]:
+    return [j for j, job in enumerate(options.jobs) if job.id in cap.takes]
+
+
+def _of_option(problem: Problem, options: Options, cap: Cap, at: tuple[int, ...]) -> float:
+    j, t, k = at
+    job, shapes = options.jobs[j], options.shapes.get((j, t, k))
+    if k and (t, k) == tuple(options.present[j][:2]):
+        return taken(cap, job, job.placement, problem.by_name)
+    if shapes is None or job.id not in cap.takes or cap.gpu_type not in ("", options.types[t]):
+        return 0.0
+    return of_shape(cap.takes[job.id], shapes[0])
+
+
+def test_a_table_of_many_users_caps_has_each_job_under_its_own_alone() -> None:
+    """3000 jobs of 300 users took a gigabyte."""
+    nodes = a_cluster(2, 8)
+    jobs = [a_job(i, "1-8", nodes=nodes) for i in range(1, 61)]
+    caps = [a_cap(4, *range(1 + at, 61, 20)) for at in range(20)]
+    problem = a_problem(jobs, nodes, caps=(*caps, a_cap(1000, *range(1, 61))))
+    options = build(problem, jobs, {}, Settings())
+    found = tabled(problem, options, still_left(problem, ()))
+    assert found is not None
+    assert len(found.takes) == len(jobs)  # the last cap can't be exceeded
 
 
 def test_shapes_of_a_job_count_nodes_where_a_cap_is_on_nodes() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on, unusable
 
-from ones.policies.guard import History, Limits, Verdict, check, freeze
+from ones.policies.guard import History, Limits, Verdict, check, freeze, one_first
 from ones.policies.invariants import PlanError, validate
-from ones.policies.model import Assignment, Batch, JobId, Placement, Plan, Problem
+from ones.policies.model import Assignment, Batch, JobId, Placement, Plan, Problem, Shape
 from ones.policies.moves import Move, reconcile
 
 LIMITS = Limits(grace=60, exempt=120, max_resizes_per_hour=3, max_wait=3600)
@@ -131,6 +131,38 @@ def test_gpus_are_kept_for_who_has_waited_too_long() -> None:
     assert all("job 1 has waited" in reason for reason in reasons(found).values())
     both = verdict(a_problem(jobs), start(1, on(n3=4, n4=4)), start(2, on(n1=2)))
     assert len(both.allowed) == 2
+
+
+@pytest.mark.parametrize("why", ["down", "plain jobs"])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_no_gpus_are_kept_for_whom_no_move_could_make_room(why: str, uneven: bool) -> None:
+    """Its node may be away for days, in which it would keep all the others idle."""
+    *others, last = a_cluster()
+    nodes = [*others, unusable(last) if why == "down" else replace(last, taken=1)]
+    stuck = a_job(1, "16", requested=16, waited=4000.0, uneven=uneven)
+    jobs = [stuck, a_job(2), a_job(3, placement=on(n2=1))]
+    moves = start(2, on(n1=2)), resize(3, on(n2=4), gain=200)
+    assert verdict(a_problem(jobs, nodes), *moves).allowed == moves
+    back = verdict(a_problem(jobs), *moves)
+    assert not back.allowed
+    assert all("job 1 has waited" in reason for reason in reasons(back).values())
+
+
+def test_gpus_are_kept_for_an_uneven_job_that_fits_in_none_of_its_shapes() -> None:
+    nodes = [replace(node, taken=1) for node in a_cluster(2)]
+    late = a_job(1, "5", requested=5, nodes=nodes, shapes=(Shape(1, 5),), waited=4000.0)
+    young = a_job(2, nodes=nodes)
+    for uneven, starts in ((True, False), (False, True)):
+        jobs = [replace(late, uneven=uneven), young]
+        assert bool(verdict(a_problem(jobs, nodes), start(2, on(n1=1))).allowed) == starts
+
+
+def test_who_cannot_start_does_not_keep_the_next_one_from_being_first() -> None:
+    nodes = [*a_cluster()[:3], unusable(a_cluster()[3])]
+    stuck = a_job(1, "16", requested=16, waited=6000.0)
+    problem = a_problem([stuck, a_job(2, waited=5000.0), a_job(3, waited=4000.0)], nodes)
+    shown = one_first(problem, LIMITS)
+    assert [job.waited > LIMITS.max_wait for job in shown.jobs] == [True, True, False]
 
 
 def test_freezing_marks_what_the_guard_would_refuse_to_move() -> None:

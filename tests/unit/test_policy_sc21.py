@@ -176,9 +176,13 @@ def test_memory_that_is_none_of_ours_is_forgotten() -> None:
     [
         ("ones-sc21:start=half", "start is gpu or request, not 'half'"),
         ("ones-sc21:epoch_rule=some", "epoch_rule is all, changed or none"),
-        ("ones-sc21:population=1", "population is at least 2"),
+        ("ones-sc21:population=1", "population is 2 to 1000"),
+        ("ones-sc21:population=100000000000000000000", "population is 2 to 1000"),
+        ("ones-sc21:generations=100000000000000000000", "generations 1 to 1000"),
         ("ones-sc21:mutation=2", "mutation are 0 to 1"),
-        ("ones-sc21:most_growth=0", "most_growth and most_scale at least 1"),
+        ("ones-sc21:most_growth=0", "most_growth is 1 to 1000000"),
+        ("ones-sc21:most_growth=1e300", "most_growth is 1 to 1000000"),
+        ("ones-sc21:most_scale=0", "most_scale at least 1"),
     ],
 )
 def test_a_bad_setting_is_refused_in_words(name: str, words: str) -> None:

@@ -13,7 +13,7 @@ from policy_builders import a_cluster, a_job, a_problem, on
 from ones.policies.fifo import Fifo
 from ones.policies.guard import History, Limits, check
 from ones.policies.invariants import faults
-from ones.policies.model import Job, JobId, Plan, Policy, Problem
+from ones.policies.model import Job, JobId, Plan, Policy, Problem, Shape
 from ones.policies.moves import Move
 from ones.policies.ranks import plan_by_rank, ranks
 from ones.policies.registry import make, names
@@ -114,6 +114,17 @@ def test_what_is_free_is_kept_for_a_higher_tier_that_waits_for_more() -> None:
     found, _ = plan(make("ones"), a_problem([high, stays, late], NODES))
     assert found.assignments[LOW].placement == on(n1=4)
     assert set(found.idle) == {HIGH, late.id}
+
+
+@pytest.mark.parametrize("uneven", [True, False])
+def test_what_is_free_is_kept_for_who_takes_any_split_though_no_shape_of_it_fits(
+    uneven: bool,
+) -> None:
+    high = here(1, "8", requested=8, tier=2, shapes=(Shape(1, 8),), uneven=uneven)
+    stays = here(2, "4", requested=4, tier=1, placement=on(n1=4), fixed="in grace")
+    late = here(3, "4", requested=4, tier=1)
+    found, _ = plan(make("tiresias"), a_problem([high, stays, late], NODES))
+    assert (late.id in found.idle) == uneven
 
 
 def test_a_tier_that_can_never_start_keeps_nothing() -> None:

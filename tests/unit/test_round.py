@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from policy_builders import a_cluster, a_job, a_problem, on
 
 from ones.policies.fifo import Fifo
-from ones.policies.guard import History, Limits
+from ones.policies.guard import History, Limits, freeze
 from ones.policies.invariants import validate
 from ones.policies.model import (
     MAX_WAIT,
     Assignment,
+    Cap,
     Job,
     JobId,
     Node,
@@ -25,6 +26,7 @@ from ones.policies.model import (
     Plan,
     Policy,
     Problem,
+    Take,
 )
 from ones.policies.registry import make, names
 from ones.policies.round import Decided, decide
@@ -124,6 +126,42 @@ def test_every_job_over_which_a_policy_fails_is_found() -> None:
     assert "odd fails: KeyError" in found.left_out[JobId(3)]
     assert started(found) == {1, 2, 5, 6, 7, 8, 9, 10}
     assert len(policy.asked) < 40
+
+
+def without_job(number: int) -> Callable[[Problem, History, Limits], Problem]:
+    """A `freeze` that fails as soon as this job is there; over every problem, if it is 0."""
+
+    def frozen(problem: Problem, history: History, limits: Limits) -> Problem:
+        if number == 0 or any(job.id == number for job in problem.jobs):
+            raise KeyError("n9")
+        return freeze(problem, history, limits)
+
+    return frozen
+
+
+def test_a_job_whose_limits_make_no_sense_stops_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ones.policies.round.freeze", without_job(2))
+    jobs = singles(9)
+    jobs[1] = replace(jobs[1], placement=on(n1=1), started=0.0)
+    cap = Cap(words="QOS normal", left=7.0, takes={job.id: Take(gpu=1.0) for job in jobs})
+    problem = a_problem(jobs, NODES, caps=(cap,))
+    found = decided(problem, Odd())
+    assert started(found) == {1, 3, 4, 5, 6, 7}  # job 2 has its GPU, and its part of the limit
+    assert found.left_out == {JobId(2): "what it may have can't be told: KeyError: 'n9'"}
+    assert found.fault == ""
+    assert [job.id for job in found.problem.jobs] == list(range(1, 10))
+    assert found.problem.jobs[1].fixed.startswith("left out of the plan: what it may have")
+    assert (found.problem.nodes, found.problem.caps) == (problem.nodes, problem.caps)
+
+
+def test_where_no_limits_make_sense_everything_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ones.policies.round.freeze", without_job(0))
+    found = decided(a_problem(singles(3), NODES), Odd(), {"old": True})
+    assert found.fault == "what jobs may have can't be told: KeyError: 'n9'"
+    assert (found.verdict.allowed, found.left_out) == ((), {})
+    assert found.memory == {"old": True}
 
 
 def fails(_: Problem) -> None:
