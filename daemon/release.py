@@ -10,6 +10,7 @@ onesd no more, so the next run does not see it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -18,11 +19,13 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import click
 
@@ -41,6 +44,8 @@ from ones.slurm_ext.snapshot import MARK, STAGE_MARK
 TIMEOUT = 20.0  # seconds for one Slurm command; an unreachable slurmctld takes nine
 CLOCK_SKEW = 60.0  # seconds that a heartbeat may lie in the future, as in job_submit.lua
 LONGEST_HEARTBEAT = 65536
+TAKEOVER = 15.0  # seconds, as [standby] takeover is where the configuration doesn't say
+LOOKS = 5  # times within that time at which a standby looks, and an active onesd beats
 _DEFAULTS = {"store": "/var/lib/ones/ones.sqlite", "heartbeat": "/run/ones/heartbeat"}
 _COLUMNS = {
     "JobID": 20,
@@ -53,7 +58,8 @@ _COLUMNS = {
 }
 _TERM = re.compile(r"[0-9]{10}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
-_NAME = re.compile(r"[0-9]{1,19}(_[0-9]{1,10})?", re.ASCII)
+# A job, a task of an array, or a part of a heterogeneous job.
+_NAME = re.compile(r"[0-9]{1,19}([_+][0-9]{1,10})?", re.ASCII)
 _HELD_AT_SUBMISSION = re.compile(r"[^ ]*;held=1(?:[; ]|$)")
 
 
@@ -175,10 +181,16 @@ def why_release(job: PendingJob, known: Known, *, moves_too: bool) -> str | None
     return "requeued and held, presumably by onesd" if known.lost else "held by onesd"
 
 
-def parse_squeue(text: str, odd: Callable[[str], None] = lambda _line: None) -> list[PendingJob]:
-    """Jobs from the fixed columns that `pending_jobs` asks for; `odd` is told what is none."""
+def parse_squeue(
+    lines: Iterable[str], odd: Callable[[str], None] = lambda _line: None
+) -> list[PendingJob]:
+    """Those with a mark of ours, from the fixed columns that `pending_jobs` asks for.
+
+    `odd` is told what is no job. The others are not kept: with all tasks of pending arrays they may
+    be a million.
+    """
     jobs = []
-    for line in text.split("\n"):
+    for line in lines:
         fields, at = [], 0
         for width in _COLUMNS.values():
             fields.append(line[at : at + width].strip())
@@ -186,9 +198,10 @@ def parse_squeue(text: str, odd: Callable[[str], None] = lambda _line: None) -> 
         job, name, priority, restarts, reason, nodes, comment = fields
         fair = all(_NUMBER.fullmatch(field) for field in (job, priority, restarts))
         if fair and _NAME.fullmatch(name):
-            numbers = int(job), int(priority), int(restarts)
-            task = name if "_" in name else ""
-            jobs.append(PendingJob(*numbers, reason, nodes, comment, task))
+            if comment.startswith((MARK, STAGE_MARK)):
+                numbers = int(job), int(priority), int(restarts)
+                task = name if "_" in name else ""
+                jobs.append(PendingJob(*numbers, reason, nodes, comment, task))
         elif line.strip():
             odd(line)
     return jobs
@@ -197,7 +210,7 @@ def parse_squeue(text: str, odd: Callable[[str], None] = lambda _line: None) -> 
 def pending_jobs() -> list[PendingJob]:
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     return parse_squeue(
-        _slurm(
+        _lines(
             "squeue",
             "--noheader",
             "--local",
@@ -229,25 +242,38 @@ def cancel(job: int) -> None:
     _slurm("scancel", str(job))
 
 
-def _slurm(*command: str) -> str:
-    shown = " ".join(command[:3])
+def _slurm(*command: str) -> None:
+    for _ in _lines(*command):
+        pass
+
+
+def _lines(*command: str) -> Iterator[str]:
+    """What one of Slurm's programs prints, as it prints it. Raises SlurmError, at the end too."""
+    shown, began = " ".join(command[:3]), time.monotonic()
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            timeout=TIMEOUT,
-            check=False,
         )
     except OSError as fault:
         raise SlurmError(shown, f"{fault.strerror}; is Slurm's bin directory on PATH?") from None
-    except subprocess.TimeoutExpired:
-        raise SlurmError(shown, f"no answer in {TIMEOUT:.0f} s") from None
-    if done.returncode != 0:
-        reason = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise SlurmError(shown, reason)
-    return done.stdout
+    assert process.stdout is not None and process.stderr is not None
+    killer = Timer(TIMEOUT, process.kill)
+    killer.start()
+    try:
+        with process:
+            yield from process.stdout
+            said = process.stderr.read()
+    finally:
+        killer.cancel()
+    if process.returncode == 0:
+        return
+    if time.monotonic() - began >= TIMEOUT:
+        raise SlurmError(shown, f"no answer in {TIMEOUT:.0f} s")
+    raise SlurmError(shown, " ".join(said.split()) or f"exit status {process.returncode}")
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
@@ -341,23 +367,37 @@ def _open(store: Path) -> sqlite3.Connection:
 
 
 def read_paths(config: Path) -> dict[str, Path]:
-    """Where store and heartbeat are, as far as the configuration says so and can be read.
+    """Where store and heartbeat are, as far as the configuration says so and can be read."""
+    found: dict[str, str] = dict(_DEFAULTS)
+    for said in _tables(config):
+        found |= {key: said[key] for key in found if isinstance(said.get(key), str)}
+    paths = {key: Path(value) for key, value in found.items()}
+    if read_takeover(config):
+        paths["store"] = latest_store(paths["store"])
+    return paths
+
+
+def read_takeover(config: Path) -> float:
+    """Seconds after which another host's onesd replaces a silent one; 0 where there is none."""
+    several, takeover = False, TAKEOVER
+    for said in _tables(config):
+        standby = said.get("standby")
+        if isinstance(standby, dict):
+            several = bool(standby.get("controllers", several))
+            seconds = standby.get("takeover")
+            if isinstance(seconds, int | float) and 0 < seconds <= 600:
+                takeover = seconds
+    return takeover if several else 0.0
+
+
+def _tables(config: Path) -> Iterator[dict[str, Any]]:
+    """What the files of the configuration say that can be read.
 
     Not by onesd's own strict reader: a configuration that stops onesd must not stop this.
     """
-    found: dict[str, str] = dict(_DEFAULTS)
-    several = False
     for file in [config, *sorted((config.parent / "ones.d").glob("*.toml"))]:
-        try:
-            said = tomllib.loads(file.read_text())
-        except (OSError, ValueError, RecursionError):
-            continue
-        found |= {key: said[key] for key in found if isinstance(said.get(key), str)}
-        standby = said.get("standby")
-        if isinstance(standby, dict) and "controllers" in standby:
-            several = bool(standby["controllers"])
-    paths = {key: Path(value) for key, value in found.items()}
-    return paths | {"store": latest_store(paths["store"])} if several else paths
+        with suppress(OSError, ValueError, RecursionError):
+            yield tomllib.loads(file.read_text())
 
 
 def latest_store(store: Path) -> Path:
@@ -377,6 +417,52 @@ def _listed(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
+
+
+def alive_elsewhere(terms: Path, takeover: float) -> str:
+    """The host whose onesd gives a sign of life, or takes the next term; empty: there is none.
+
+    No clocks are compared: it watches for longer than a standby waits before it takes over.
+    """
+    before, until = _sign(terms), time.monotonic() + 1.5 * takeover
+    while time.monotonic() < until:
+        time.sleep(takeover / LOOKS)
+        if _sign(terms) != before:
+            return _host_of_latest(terms)
+    return ""
+
+
+def _sign(terms: Path) -> tuple[str, ...]:
+    """Another one whenever the holder of the latest term beats, or another term follows it."""
+    latest = _latest(terms)
+    found = [latest]
+    for name in (latest, f"{latest}.beat"):
+        with suppress(OSError):
+            found.append((terms / name).read_text(errors="replace"))
+    return tuple(found)
+
+
+def _host_of_latest(terms: Path) -> str:
+    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+        text = (terms / _latest(terms)).read_text(errors="replace")
+        return str(json.loads(text)["host"])
+    return "another host"
+
+
+def _latest(terms: Path) -> str:
+    return max(filter(_TERM.fullmatch, (path.name for path in _listed(terms))), default="")
+
+
+def lock_held(store: Path) -> Path | None:
+    """The lock of the onesd that has this database open, if there is one; see onesd's main.py."""
+    with suppress(OSError, ValueError):  # ValueError: a path without a name
+        lock = store.with_suffix(".lock")
+        with lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock
+    return None
 
 
 def release_all(
@@ -424,23 +510,57 @@ def release_all(
 @click.option("--config", type=click.Path(path_type=Path), help="Default: /etc/ones/ones.toml.")
 @click.option("--store", type=click.Path(path_type=Path), help="onesd's database.")
 @click.option("--heartbeat", type=click.Path(path_type=Path), help="onesd's heartbeat file.")
+@click.option("--onesd-is-gone", is_flag=True, help="For good, whatever its heartbeat says.")
 @click.option("--dry-run", is_flag=True, help="Say what would be released, release nothing.")
 @click.version_option(package_name="ones-slurm")
-def main(config: Path | None, store: Path | None, heartbeat: Path | None, dry_run: bool) -> None:
+def main(
+    config: Path | None,
+    store: Path | None,
+    heartbeat: Path | None,
+    onesd_is_gone: bool,
+    dry_run: bool,
+) -> None:
     """Release the jobs that are held for an onesd that is not there.
 
     Does nothing while onesd's heartbeat is fresh and asks for new jobs to be held. Prints one line
     for each job released; exits 1 when Slurm did not answer or refused one.
+
+    With --onesd-is-gone, as at its removal, the heartbeat counts for nothing, and is removed. Still
+    nothing is done on a host that has neither it nor the database, while an onesd has that open,
+    or, with [standby], while the onesd of another host lives: it looks for a sign of that for one
+    and a half times `takeover`.
     """
-    paths = read_paths(config or Path(os.environ.get("ONES_CONF") or "/etc/ones/ones.toml"))
-    gone = absence(read_heartbeat(heartbeat or paths["heartbeat"]), time.time())
+    config = config or Path(os.environ.get("ONES_CONF") or "/etc/ones/ones.toml")
+    paths = read_paths(config)
+    store, heartbeat = store or paths["store"], heartbeat or paths["heartbeat"]
+    if onesd_is_gone:
+        if not (os.path.lexists(store) or os.path.lexists(heartbeat)):
+            return
+        refuse_while_alive(store, read_takeover(config))
+        if not dry_run:
+            # First, or job_submit.lua would hold more jobs.
+            with suppress(OSError):
+                heartbeat.unlink()
+        gone: Absence | None = Absence("onesd is gone", moves_too=True)
+    else:
+        gone = absence(read_heartbeat(heartbeat), time.time())
     if gone is None:
         return
-    store = store or paths["store"]
     try:
         jobs = pending_jobs()
     except SlurmError as fault:
         click.echo(f"ones-release: error: {fault}; jobs held for onesd stay held", err=True)
         sys.exit(1)
     if release_all(jobs, read_holds(store, time.time()), gone, store, dry_run=dry_run):
+        sys.exit(1)
+
+
+def refuse_while_alive(store: Path, takeover: float) -> None:
+    """End the program where an onesd is not gone, whatever the operator says."""
+    if takeover:
+        if host := alive_elsewhere(store.parent / "terms", takeover):
+            click.echo(f"onesd is alive on {host}; what it holds is left to it")
+            sys.exit(0)
+    elif lock := lock_held(store):
+        click.echo(f"ones-release: error: an onesd holds {lock}; stop it first", err=True)
         sys.exit(1)

@@ -489,7 +489,7 @@ TARGETS = (
     ),
     Target(
         name="release-squeue",
-        feed=lambda data: (parse_squeue(as_text(data)), Heartbeat.parse(as_text(data))),
+        feed=lambda data: (parse_squeue(as_text(data).split("\n")), Heartbeat.parse(as_text(data))),
         seeds=(
             b"7".ljust(20) + b"7".ljust(40) + b"0".ljust(20) + b"1".ljust(12)
             + b"JobHeldUser".ljust(128) + b"ONES1:sizes=1-16;request=4;held=1\n",

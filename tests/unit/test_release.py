@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import sqlite3
+import subprocess
+import threading
 import time
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -346,7 +351,7 @@ def test_a_broken_heartbeat_is_none(text: str) -> None:
 
 def test_a_mark_with_further_keys_and_a_comment_behind_it_is_read() -> None:
     comment = "ONES1:sizes=1,2,4;request=2;held=1;more=x held=0 says the operator"
-    [job] = parse_squeue(a_line(comment=comment))
+    [job] = parse_squeue([a_line(comment=comment)])
     assert job == PendingJob(7, 0, 0, "JobHeldUser", "", comment)
     assert job.held_at_submission
 
@@ -387,12 +392,153 @@ def test_a_line_that_makes_no_sense_is_named(site: Site) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["10+0", "10+1", "10_3"])
+def test_parts_of_a_job_of_somebody_else_are_no_oddities(site: Site, name: str) -> None:
+    site.beat(hold="no")
+    site.holding(a_line(11, task=name, priority=1, reason="Resources", comment="(null)"))
+    result = site.run()
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_a_long_queue_of_other_jobs_is_not_kept_in_memory(site: Site) -> None:
+    site.holding(a_line(7))
+    plain = a_line(8, reason="Priority", comment="")
+    site.program("squeue", f"yes '{plain}' | head -n 20000; cat {site.queue}")
+    tracemalloc.start()
+    try:
+        site.run()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert site.released == [7]
+    assert peak < 2 * 2**20 < 20000 * len(plain)
+
+
+def test_of_a_list_that_breaks_off_nothing_is_released(site: Site) -> None:
+    site.program("squeue", f"echo '{a_line(7)}'; echo 'slurm_load_jobs error' >&2; exit 1")
+    result = site.run()
+    assert result.exit_code == 1
+    assert "slurm_load_jobs error" in result.output
+    assert site.released == []
+
+
+def configured(site: Site, more: str = "") -> Path:
+    config = site.root / "ones.toml"
+    config.write_text(f'store = "{site.store}"\nheartbeat = "{site.heartbeat}"\n{more}')
+    return config
+
+
+def as_removal(site: Site, more: str = "", *options: str) -> Result:
+    """As the package is removed: onesd is stopped, and its paths are where ones.toml says."""
+    config = configured(site, more)
+    return CliRunner().invoke(main, ["--config", str(config), "--onesd-is-gone", *options])
+
+
+def test_onesd_that_is_gone_for_good_holds_nothing_however_fresh_its_heartbeat(site: Site) -> None:
+    site.beat(more="acts yes\n")
+    site.wrote_down((8, 0, None))
+    site.holding(a_line(7), a_line(8, restarts=1))
+    result = as_removal(site)
+    assert result.exit_code == 0
+    assert "released job 7: held at submission, and onesd is gone" in result.output
+    assert site.released == [7, 8]
+    assert not site.heartbeat.exists(), "job_submit.lua would hold new jobs by it"
+
+
+def test_a_dry_run_leaves_the_heartbeat(site: Site) -> None:
+    site.beat()
+    site.holding(a_line(7))
+    assert "would release job 7" in as_removal(site, "", "--dry-run").output
+    assert site.heartbeat.exists()
+
+
+def test_a_host_on_which_onesd_never_ran_releases_nothing(site: Site) -> None:
+    """Login hosts have the package for onesctl alone."""
+    site.holding(a_line(7))
+    result = as_removal(site)
+    assert (result.exit_code, result.output) == (0, "")
+    assert site.released == []
+
+
+def test_an_onesd_that_is_not_gone_keeps_what_it_holds(site: Site) -> None:
+    site.beat()
+    site.holding(a_line(7))
+    site.wrote_down()
+    lock = site.store.with_suffix(".lock")
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = as_removal(site)
+    assert result.exit_code == 1
+    assert f"an onesd holds {lock}" in result.output
+    assert site.released == []
+    assert site.heartbeat.exists()
+
+
+SEVERAL = '[standby]\ncontrollers = ["ctl2:7667"]\ntakeover = 0.4\n'
+
+
+class Folder:
+    """The terms of several onesd, beside the database."""
+
+    def __init__(self, site: Site) -> None:
+        self.path = site.root / "terms"
+        self.path.mkdir()
+
+    def record(self, number: int, host: str) -> None:
+        record = {"host": host, "address": "ctl:7667", "store": "ones.sqlite"}
+        (self.path / f"{number:010}").write_text(json.dumps(record))
+
+    def beat(self, number: int, count: int, *, ended: bool = False) -> None:
+        text = json.dumps({"count": count, "ended": ended})
+        (self.path / f"{number:010}.beat").write_text(text)
+
+
+def test_where_no_other_host_has_a_living_onesd_its_jobs_are_released(site: Site) -> None:
+    terms = Folder(site)
+    terms.record(1, "ctl1")
+    terms.beat(1, 4, ended=True)
+    site.beat()
+    site.holding(a_line(7))
+    assert as_removal(site, SEVERAL).exit_code == 0
+    assert site.released == [7]
+
+
+@pytest.mark.parametrize("how", ["beats", "takes over"])
+def test_what_another_host_holds_is_left_to_it(site: Site, how: str) -> None:
+    terms = Folder(site)
+    terms.record(1, "ctl2" if how == "beats" else "ctl1")
+    terms.beat(1, 4, ended=how != "beats")
+    site.beat()
+    site.holding(a_line(7))
+    what = (lambda: terms.beat(1, 5)) if how == "beats" else (lambda: terms.record(2, "ctl2"))
+    sign = threading.Timer(0.2, what)
+    sign.start()
+    result = as_removal(site, SEVERAL)
+    sign.join()
+    assert result.exit_code == 0
+    assert result.output == "onesd is alive on ctl2; what it holds is left to it\n"
+    assert site.released == []
+    assert site.heartbeat.exists()
+
+
+def test_the_removal_of_the_package_asks_where_the_configuration_says(site: Site) -> None:
+    """debian/ones-controller.prerm, of which the rpm's scriptlet is made."""
+    site.program("runuser", f'echo "$@" >> {site.calls}')
+    script = Path(__file__).resolve().parents[2] / "debian" / "ones-controller.prerm"
+    text = script.read_text().replace("#DEBHELPER#", "").replace("/run/systemd/system", "/none")
+    subprocess.run(["sh", "-c", text, "prerm", "remove"], check=True)
+    assert site.calls.read_text() == "-u ones -- /usr/bin/ones-release --onesd-is-gone\n"
+    site.calls.unlink()
+    subprocess.run(["sh", "-c", text, "prerm", "upgrade"], check=True)
+    assert not site.calls.exists()
+
+
 @given(st.text(), st.integers(0, 8))
 @settings(deadline=None)
 def test_whatever_squeue_prints_the_good_lines_count(noise: str, at: int) -> None:
     lines = [a_line(number) for number in range(1, 9)]
     lines.insert(at, noise.replace("\n", " "))
-    found = {job.id for job in parse_squeue("\n".join(lines))}
+    found = {job.id for job in parse_squeue(lines)}
     assert found >= set(range(1, 9))
 
 
