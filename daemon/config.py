@@ -22,11 +22,13 @@ from ones.daemon.wire import CheckpointSignal
 from ones.slurm_ext.errors import OnesError
 
 DEFAULT_PATH = Path("/etc/ones/ones.toml")
+LONGEST_SOCKET = 107  # bytes of its path, in Linux
 LONGEST_LINE = 4096  # characters: what tomllib takes for a key of many parts grows as their square
 
 STAGE_FOLDER = "/var/spool/ones-stage"  # as in slurm_ext/spank/stage_in.c
 
 _CLUSTER = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
+_HOST = re.compile(r"[^\s/]+")  # no URL, above all
 _PAGE_URL = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
 
 # Units are part of the types; what a key means stands behind or below it. Both are read by
@@ -199,7 +201,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mode: Literal["observe", "act"] = "observe"  # observe: decided and written down, never done
     admission: Literal["hold", "slurm"] = "hold"  # who starts elastic jobs: onesd, or Slurm itself
     round: Period = 15.0  # from the beginning of one round to that of the next
-    seed: int = 0  # of all that is drawn
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0  # of all that is drawn
     store: str = "/var/lib/ones/ones.sqlite"  # the database
     socket: str = "/run/ones/onesd.sock"  # at which onesctl asks onesd on its host
     heartbeat: str = "/run/ones/heartbeat"  # by which job_submit.lua knows that onesd is there
@@ -209,7 +211,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     controller_user: str = "ones"  # whose credentials onesd signs orders with
     keep_days: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "days"})] = 90.0
     """For which what has ended is remembered."""
-    keep_mib: Annotated[float, msgspec.Meta(gt=0, extra={"unit": "MiB"})] = 4096.0
+    keep_mib: Annotated[float, msgspec.Meta(gt=0, le=1e9, extra={"unit": "MiB"})] = 4096.0
     """Of the database; where there is more, what ended longest ago is forgotten before its time."""
     clusters: dict[str, str] = {}
     """The clusters among which `onesctl where` chooses, this one included, by the names that
@@ -327,6 +329,7 @@ def _check(loaded: Loaded) -> None:
                 raise ConfigError(
                     f"{loaded.file_of('gavel')}: gavel.{table}.{key}: {value:g} is not above 0"
                 )
+    _check_paths(loaded)
     if not _is_address(config.controller):
         raise ConfigError(
             f"{loaded.file_of('controller')}: controller: '{config.controller}' is not HOST:PORT,"
@@ -336,6 +339,29 @@ def _check(loaded: Loaded) -> None:
     _check_standby(config, loaded.file_of("standby"))
     _check_doors(config.daemon, loaded.file_of("daemon"))
     _check_page(config.page, loaded.file_of("page"))
+
+
+def _check_paths(loaded: Loaded) -> None:
+    config = loaded.config
+    sockets = {
+        "socket": config.socket,
+        "events.socket": config.events.socket,
+        "agent.socket": config.agent.socket,
+    }
+    others = {
+        "store": config.store,
+        "heartbeat": config.heartbeat,
+        "agent.jobs_dir": config.agent.jobs_dir,
+    }
+    for key, path in (sockets | others).items():
+        file = loaded.file_of(key.partition(".")[0])
+        if not path or "\0" in path:
+            raise ConfigError(f"{file}: {key}: {path!r} is no path")
+        if key in sockets and (length := len(os.fsencode(path))) > LONGEST_SOCKET:
+            raise ConfigError(
+                f"{file}: {key}: its path has {length} bytes, and a socket's has"
+                f" {LONGEST_SOCKET} at most"
+            )
 
 
 def _check_clusters(config: Config, file: Path) -> None:
@@ -430,4 +456,5 @@ def _check_page(page: PageConfig, file: Path) -> None:
 
 def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and port.isascii() and 0 < int(port[:6]) < 65536
+    is_port = port.isdecimal() and port.isascii() and 0 < int(port[:6]) < 65536
+    return is_port and _HOST.fullmatch(host) is not None

@@ -31,7 +31,11 @@ _SHORT = {
     "d": "dependency",
     "H": "hold",
 }
-COUNT = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:[:,].*)?")
+# One number, or several as in 2-8:2 or 1,4-8,16: the first of them and the last.
+COUNT = re.compile(
+    r"([0-9]{1,9})(?:[-,](?:[0-9]{1,9}(?::[0-9]{1,9})?[-,])*([0-9]{1,9}))?(?::[0-9]{1,9})?"
+)
+_OF_EACH_TASK = re.compile(r"(?:gres[/:])?(cpu|gpu)(?:[:=](.*))?")
 _TIME = re.compile(
     r"(?:(?P<days>[0-9]{1,9})-(?P<a>[0-9]{1,9})(?::(?P<b>[0-9]{1,9})(?::(?P<c>[0-9]{1,9}))?)?"
     r"|(?P<x>[0-9]{1,9})(?::(?P<y>[0-9]{1,9})(?::(?P<z>[0-9]{1,9}))?)?)"
@@ -66,9 +70,7 @@ def options_in(file: Path) -> dict[str, tuple[str, int]]:
             raise ScriptError(f"{file}: is no file; give a batch script or the number of a job")
         if file.stat().st_size > MOST_BYTES:
             raise ScriptError(f"{file}: is larger than {MOST_BYTES // 2**20} MiB: no batch script")
-        text = file.read_bytes().decode()
-    except UnicodeDecodeError:
-        raise ScriptError(f"{file}: is not text in UTF-8: no batch script") from None
+        text = file.read_bytes().decode(errors="replace")  # to sbatch it is bytes
     except OSError as fault:
         raise ScriptError(f"{file}: can't be read: {fault.strerror}") from None
     if not text.startswith("#!"):
@@ -82,7 +84,7 @@ def options_in(file: Path) -> dict[str, tuple[str, int]]:
 
 def _words(file: Path, text: str) -> Iterator[tuple[int, str]]:
     """The options up to the first command, each as name=value, with its line."""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             return
         if not line.startswith("#SBATCH"):
@@ -96,7 +98,18 @@ def _words(file: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def named(words: Iterable[str]) -> Iterator[str]:
-    """Options as words, each as name=value."""
+    """Options as words, each as name=value; --tres-per-task as the options that say the same."""
+    for option in _joined(words):
+        name, _, value = option.partition("=")
+        if name != "tres-per-task":
+            yield option
+            continue
+        for found in map(_OF_EACH_TASK.fullmatch, value.split(",")):
+            if found is not None:
+                yield f"{found[1]}s-per-task={found[2] or 1}"
+
+
+def _joined(words: Iterable[str]) -> Iterator[str]:
     waiting = ""
     for word in words:
         if waiting and not word.startswith("-"):
@@ -178,7 +191,7 @@ def count_of(file: Path, options: Mapping[str, tuple[str, int]], name: str) -> i
     match = COUNT.fullmatch(value)
     if match is None:
         raise ScriptError(f"{_at(file, line)}: --{name}={value}: is no number")
-    return int(match[2] or match[1])
+    return max(int(match[1]), int(match[2] or 0))
 
 
 def _at(file: Path, line: int) -> str:

@@ -46,6 +46,17 @@ def test_a_command_line_value_wins(tmp_path: Path) -> None:
         ("[guard]\ngrace_time = 'long'", "grace_time"),
         ("[guard]\ngrace = 3", "grace"),
         ("= 3", "not TOML"),
+        ("seed = -1", "seed"),
+        ("keep_mib = inf", "keep_mib"),
+        ("store = ''", "store: '' is no path"),
+        ("heartbeat = ''", "heartbeat: '' is no path"),
+        ('store = "/a\\u0000b"', "is no path"),
+        ("[agent]\njobs_dir = ''", "agent.jobs_dir: '' is no path"),
+        ("controller = 'http://ctl:7667'", "HOST:PORT"),
+        ("controller = 'the ctl:7667'", "HOST:PORT"),
+        (f"socket = '/run/{'a' * 103}'", "socket: its path has 108 bytes"),
+        (f"[agent]\nsocket = '/run/{'ä' * 52}'", "agent.socket: its path has 109 bytes"),
+        ("[events]\nsocket = ''", "events.socket: '' is no path"),
     ],
 )
 def test_a_fault_is_told_in_one_line_with_file_and_key(
@@ -58,6 +69,11 @@ def test_a_fault_is_told_in_one_line_with_file_and_key(
     assert str(path) in message
     assert named in message
     assert "\n" not in message
+
+
+def test_the_longest_path_of_a_socket_is_taken(tmp_path: Path) -> None:
+    path = f"/run/{'a' * 102}"
+    assert load_config(written(tmp_path, f"socket = '{path}'")).socket == path
 
 
 def test_a_missing_file_says_how_to_name_another(tmp_path: Path) -> None:

@@ -24,15 +24,17 @@ from fake_slurm import a_record
 from onesd_process import Daemon
 from patience import eventually
 from prometheus_server import free_port
-from standing_onesd import served_onesd
+from standing_onesd import NoCluster, served_onesd
 
 from ones.daemon import descriptors, munge
 from ones.daemon.agent.push import Onesd
 from ones.daemon.config import ConfigError, load_config
 from ones.daemon.credentials import Credential
 from ones.daemon.onesd.assembly import Onesd as Served
+from ones.daemon.onesd.assembly import assemble
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.doors import askers, connections, workers
+from ones.daemon.onesd.doors.http import Api
 from ones.daemon.onesd.page import server
 from ones.daemon.signatures import statement
 from ones.daemon.wire import (
@@ -46,6 +48,7 @@ from ones.daemon.wire import (
     Report,
     answer_to,
 )
+from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.snapshot import Snapshot
 
 NOBODY = 65534
@@ -541,6 +544,18 @@ def test_faults_in_the_doors_configuration_are_named(config: Path, text: str, na
     config.write_text(config.read_text() + f"[daemon]\n{text}\n")
     with pytest.raises(ConfigError, match=named):
         load_config(config)
+
+
+def test_agents_of_a_user_whom_the_host_does_not_know_are_a_fault_of_the_configuration(
+    config: Path,
+) -> None:
+    config.write_text('agent_user = "slurmagent"\n' + config.read_text())
+    loaded = load_config(config)
+    store = Store(loaded.store)
+    onesd = assemble(loaded, cast(Cluster, NoCluster()), store, clock=lambda: 1000.0)
+    with pytest.raises(ConfigError, match=r"^agent_user: this host knows no user 'slurmagent'"):
+        Api(onesd.service)
+    store.close()
 
 
 def test_users_see_no_others_jobs_in_the_status(onesd: Served, visitor: Visitor) -> None:

@@ -16,6 +16,21 @@ def test_folding_and_expanding_keep_the_names(numbers: set[int]) -> None:
     assert set(expand(fold(names))) == names
 
 
+@pytest.mark.parametrize("first", ["0000000001", "202401010001", "900000000000000000"])
+def test_long_numbers_in_names_are_kept(first: str) -> None:
+    names = [f"node{int(first) + more:0{len(first)}d}" for more in range(3)]
+    assert set(expand(fold(names))) == set(names)
+
+
+def test_a_range_of_long_numbers_is_counted_before_it_is_expanded() -> None:
+    with pytest.raises(ValueError, match="more than 65536 names"):
+        expand("n[100000000000000000-999999999999999999]")
+    assert expand("n[100000000000000000-999999999999999999/899999999999999999]") == (
+        "n100000000000000000",
+        "n999999999999999999",
+    )
+
+
 def test_runs_of_numbers_are_folded() -> None:
     assert fold(["n3", "n1", "n2", "m7"]) == "m7,n[1-3]"
     assert fold([]) == ""

@@ -39,6 +39,33 @@ def test_a_job_without_a_name_has_that_of_its_script_and_commands_end_the_option
     assert found == Asked(name="train.sbatch", gpus=2)
 
 
+def test_a_script_need_be_no_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "train.sbatch"
+    file.write_bytes("#!/bin/bash\n# Größe\n#SBATCH --gpus=4\n".encode("latin-1"))
+    assert read_script(file).gpus == 4
+
+
+@pytest.mark.parametrize("other", ["\f", "\v", "\x85", "\u2028"])
+def test_lines_end_where_sbatch_ends_them(tmp_path: Path, other: str) -> None:
+    assert asked(tmp_path, f"# before{other}after", "#SBATCH --gpus=4").gpus == 4
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most"), [("1,4", 4), ("2-8:2", 8), ("1,2-4", 4), ("1,4-8:2,16", 16), ("3", 3)]
+)
+def test_of_several_numbers_of_nodes_the_largest_counts(
+    tmp_path: Path, nodes: str, most: int
+) -> None:
+    assert asked(tmp_path, f"#SBATCH -N {nodes} --gpus-per-node=2").gpus == 2 * most
+
+
+@pytest.mark.parametrize("tres", ["gres/gpu:1", "gres/gpu=1", "cpu:2,gres/gpu:a100:1", "gres/gpu"])
+def test_gpus_of_each_task_may_be_asked_for_as_tres(tmp_path: Path, tres: str) -> None:
+    found = asked(tmp_path, f"#SBATCH --tres-per-task={tres} -n 4")
+    assert found.gpus == 4
+    assert found.cpus == (8.0 if "cpu" in tres else None)
+
+
 @pytest.mark.parametrize(
     ("options", "memory", "cpus"),
     [
@@ -96,7 +123,7 @@ def test_what_is_no_script_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match="is no file"):
         read_script(tmp_path)
     (tmp_path / "a").write_bytes(b"\x7fELF\xff\xfe")
-    with pytest.raises(ScriptError, match="not text in UTF-8"):
+    with pytest.raises(ScriptError, match="does not begin with #!"):
         read_script(tmp_path / "a")
     (tmp_path / "b").write_text("import torch\n")
     with pytest.raises(ScriptError, match="does not begin with #!"):

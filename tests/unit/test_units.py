@@ -82,6 +82,18 @@ def test_no_service_has_a_name_space_that_is_in_its_own_way(name: str) -> None:
     assert not re.search(r"^Exec.*\bmount\b", (UNITS / name).read_text(), re.MULTILINE)
 
 
+def test_the_runtime_folder_is_onesds_before_systemd_gives_it_to_him() -> None:
+    """Or it would give him the agent's folders in it, too; the unit says more."""
+    onesd = service("onesd.service")
+    user, folder = onesd["User"], onesd["RuntimeDirectory"]
+    line = f"d /run/{folder} {onesd['RuntimeDirectoryMode']} {user} {user}"
+    root = UNITS.parents[1]
+    assert line in (root / "debian/ones-controller.tmpfiles").read_text().splitlines()
+    from_source = (root / "docs/operators.md").read_text()
+    assert f"echo '{line}' > /etc/tmpfiles.d/ones.conf" in from_source
+    assert f"install -d -o {user} -g {user} -m 0755 /run/{folder}" in from_source
+
+
 def test_job_submit_can_read_the_heartbeat(tmp_path: Path) -> None:
     assert int(service("onesd.service")["RuntimeDirectoryMode"], 8) & stat.S_IXOTH
     before = os.umask(0o077)

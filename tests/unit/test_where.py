@@ -311,6 +311,13 @@ def test_options_of_the_command_line_go_over_those_of_the_script(tmp_path: Path)
     )
 
 
+def test_sizes_and_gpus_are_read_in_the_other_forms_of_sbatch_too(tmp_path: Path) -> None:
+    file = script(tmp_path, "--elastic=1-8 -N 1,4", "--tres-per-task=gres/gpu:a100:1 --ntasks=4")
+    found = read_elastic(file)
+    assert (found.nodes, found.most_nodes) == (1, 4)
+    assert (found.gpus_per_task, found.tasks) == ("a100:1", 4)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

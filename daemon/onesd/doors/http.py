@@ -21,6 +21,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from ones.daemon.config import ConfigError
 from ones.daemon.credentials import CredentialError
 from ones.daemon.descriptors import for_visitors
 from ones.daemon.onesd.audit import Audit
@@ -65,6 +66,13 @@ class _Link(msgspec.Struct):
 _LINK = msgspec.json.Decoder(_Link)
 
 
+def _number_of(agent_user: str) -> int:
+    try:
+        return pwd.getpwnam(agent_user).pw_uid
+    except (KeyError, ValueError):  # ValueError: a NUL in it
+        raise ConfigError(f"agent_user: this host knows no user {agent_user!r}") from None
+
+
 class Api:
     """The HTTP application; every view reads the controller's last published round."""
 
@@ -74,7 +82,7 @@ class Api:
         doors = self._config.daemon
         allowed = [ipaddress.ip_network(n) for n in doors.allow]
         self._connections = Connections(for_visitors(connections.MOST), allowed=allowed)
-        agents = frozenset({os.geteuid(), pwd.getpwnam(self._config.agent_user).pw_uid})
+        agents = frozenset({os.geteuid(), _number_of(self._config.agent_user)})
         self.askers = Askers(
             signatures_of(self._config.auth_type, once=True, trusted=agents),
             agents,
