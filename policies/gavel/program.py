@@ -262,9 +262,10 @@ def _solve_with_highs(program: Program, method: str) -> Solution:
 
     def put(line: Ints, variable: Ints, value: Floats) -> None:
         line, variable, value = np.broadcast_arrays(line, variable, value)
-        at.append(line.ravel())
-        of.append(variable.ravel())
-        how.append(value.ravel())
+        there = value != 0  # of each cap only the rows that it counts
+        at.append(line[there])
+        of.append(variable[there])
+        how.append(value[there])
 
     each = np.arange(rows)
     one = np.ones(1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ones.policies.caps import of_shape, taken
-from ones.policies.forecast import own_batch, seconds_left
+from ones.policies.forecast import by_id, own_batch, seconds_left
 from ones.policies.gavel.classes import Shares
 from ones.policies.gavel.policies import GavelPolicy, within_makespan
 from ones.policies.gavel.problem import BadProblem, Entity, Problem, with_placements
@@ -17,7 +17,7 @@ from ones.policies.gavel.program import Caps, Unsolved
 from ones.policies.gavel.program import Pairs as Rows
 from ones.policies.gavel.rounds_market import Claimant, Market, Speeds
 from ones.policies.gavel.rounds_settings import RoundSettings
-from ones.policies.model import Cap, Floats, JobId, Outlook, Pairs, Seconds, Shape
+from ones.policies.model import Cap, Floats, Job, JobId, Outlook, Pairs, Seconds, Shape
 from ones.policies.model import Problem as Ground
 from ones.policies.sharing import pair_of
 
@@ -33,37 +33,36 @@ class Among:
     pairs: Pairs  # who could share a GPU
     problem: Ground
 
-    def _left(self, cap: Cap, claimants: Sequence[Claimant]) -> float:
-        """For the claimants; as much at least as they hold: nobody is stopped for a limit."""
-        part, nodes = {one.job.id for one in claimants}, self.problem.by_name
+    def _left(self, cap: Cap, jobs: Mapping[JobId, Job], part: Collection[JobId]) -> float:
+        """For this part of the jobs; at least what it holds: nobody is stopped for a limit."""
+        nodes = self.problem.by_name
         held = {
-            job.id: taken(cap, job, job.placement, nodes)
-            for job in self.problem.jobs
-            if job.id in cap.takes
+            id_: taken(cap, jobs[id_], jobs[id_].placement, nodes)
+            for id_ in cap.takes
+            if id_ in jobs
         }
         others = sum(amount for id_, amount in held.items() if id_ not in part)
         return max(cap.left - others, sum(held.values()) - others, 0.0)
 
     def capped(self, claimants: Sequence[Claimant]) -> tuple[tuple[float, tuple[JobId, ...]], ...]:
         """What is left of each limit of the site, and for whom."""
-        return tuple(
-            (self._left(cap, claimants), tuple(sorted(cap.takes))) for cap in self.problem.caps
-        )
+        part, jobs = {one.job.id for one in claimants}, by_id(self.problem.jobs)
+        caps = self.problem.caps
+        return tuple((self._left(cap, jobs, part), tuple(sorted(cap.takes))) for cap in caps)
 
     def rows(self, claimants: Sequence[Claimant], problem: Problem) -> Caps | None:
         """The limits that the claimants could exceed all together; None: there is none."""
+        place = {one.job.id: at for at, one in enumerate(claimants)}
+        jobs = by_id(self.problem.jobs)
         takes, left = [], []
         for cap in self.problem.caps:
+            of_type = [cap.gpu_type in ("", name.partition(",")[0]) for name in problem.columns]
             row = np.zeros(problem.throughput.shape)
-            for at, one in enumerate(claimants):
-                take = cap.takes.get(one.job.id)
-                if take is None:
-                    continue
-                amount = of_shape(take, Shape(1, one.size))
-                for column, name in enumerate(problem.columns):
-                    if cap.gpu_type in ("", name.partition(",")[0]):
-                        row[at, column] = amount
-            room = self._left(cap, claimants)
+            for id_, take in cap.takes.items():
+                at = place.get(id_)
+                if at is not None:
+                    row[at, of_type] = of_shape(take, Shape(1, claimants[at].size))
+            room = self._left(cap, jobs, place.keys())
             if row.max(axis=1, initial=0.0).sum() > room:
                 takes.append(row)
                 left.append(room)
