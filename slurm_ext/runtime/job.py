@@ -560,12 +560,15 @@ class Job:
             self._saved_at = time.monotonic()
             if asked and kept:
                 self._asked_save_at = self._saved_at
+        if request is Request.STOP:
+            # Who leaves first would take the others down while rank 0 still writes.
+            self._framework.barrier()
+        if self._live is not None and self._live.lost:
+            return  # those who are left are asked again
         # Where the signal came a moment later, it asked for what has just been done.
         self._requests.clear(request)
         self._meter.resume()
         if request is Request.STOP:
-            # Who leaves first would take the others down while rank 0 still writes.
-            self._framework.barrier()
             if self._live is not None:
                 self._live.finish()
             self.close()

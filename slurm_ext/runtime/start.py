@@ -67,7 +67,7 @@ def start(
     job = Job(
         environment,
         framework,
-        started=environment.started or _process_start(),
+        started=_started(environment),
         reporter=reporter,
         requests=requests,
         checkpoints=kept,
@@ -141,6 +141,16 @@ def _shared(
     path = str(found.path) if found is not None else ""
     moment, path = json.loads(framework.share(json.dumps([asdict(mine), path]).encode()))
     return moment_from(moment), Path(path) if path else None
+
+
+def _started(environment: Environment) -> float:
+    """When what this worker needs to get ready began, in seconds since the epoch.
+
+    That is the launcher's start, but for one that comes to a training that has run for long.
+    """
+    if os.environ.get(AGAIN):
+        return _process_start()
+    return environment.started or _process_start()
 
 
 def _process_start() -> float:

@@ -157,6 +157,26 @@ def test_without_another_copy_all_begin_again_from_the_checkpoint(training: Live
     assert len(training.counted()) == EPOCHS * SAMPLES
 
 
+def test_a_worker_that_is_lost_while_a_checkpoint_is_written_costs_the_steps_since_the_last_copy(
+    training: LiveTraining,
+) -> None:
+    checkpoints = training.folder / "checkpoints"
+    training.options |= {"copy_steps": 3, "checkpoints": checkpoints}
+    job = training.live(3, dies_saving=training.folder / "died")
+    training.steps_more(16)
+    before = training.pids()
+    job.send_signal(signal.SIGUSR1)
+    eventually(training.recoveries)
+    assert (training.folder / "died").exists()
+    assert [each["source"] for each in training.recoveries()] == ["neighbour"]
+    eventually(lambda: training.pids().get("0/1") not in (None, before["0/1"]))
+    assert staying(training, before) == {"0/0", "0/2"}
+    job.send_signal(signal.SIGUSR1)
+    eventually(lambda: list(checkpoints.glob("0*")))
+    training.slow.unlink()
+    assert training.ends(job) == 0, training.said
+
+
 def test_a_newcomer_with_another_model_is_refused_in_one_line(training: LiveTraining) -> None:
     job = training.live(2, other_width_from=2)
     before = training.pids()

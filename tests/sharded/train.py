@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--adds", type=int, default=0, help="1: a parameter after job.fsdp")
     parser.add_argument("--checkpoints")
     parser.add_argument("--checkpoint-seconds", type=float)
+    parser.add_argument("--dies-saving", type=Path, help="rank 1, where there is no such file yet")
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--slow", type=Path)
     parser.add_argument("--other-width-from", type=int, default=10**6, help="on ranks from this on")
@@ -134,10 +136,25 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def die_saving(job: Any, once: Path) -> None:
+    """Have this worker be killed when it is to write its part of the first checkpoint."""
+    write = job._framework.save_shards
+
+    def killed(*words: Any, **more: Any) -> Any:
+        if job.rank == 1 and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(*words, **more)
+
+    job._framework.save_shards = killed
+
+
 def main() -> None:
     given = arguments()
     torch.set_num_threads(1)
     job = ones.init(checkpoints=given.checkpoints, checkpoint_seconds=given.checkpoint_seconds)
+    if given.dies_saving is not None:
+        die_saving(job, given.dies_saving)
     torch.manual_seed(3)
     width = given.width if job.rank < given.other_width_from else 2 * given.width
     network = Transformer(width, given.layers).to(job.device)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from patience import eventually
@@ -19,6 +21,7 @@ class ListeningAgent:
 
     def __init__(self, path: Path) -> None:
         self.taken: list[bytes] = []
+        self.from_whom: list[int] = []  # the process that each of them is from
         self.refuse = False
         self.batch: int | None = None  # of the lease, told to jobs that tune
         self._path = path
@@ -43,13 +46,22 @@ class ListeningAgent:
                     self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        process = struct.unpack("3i", peer)[0]
         with connection, connection.makefile("rb") as lines:
             for line in lines:
+                self.from_whom.append(process)
                 self.taken.append(line)
                 reply: dict[str, object] = {"ok": not self.refuse, "error": "not your job"}
                 if self.batch is not None:
                     reply["batch"] = self.batch
                 connection.sendall(json.dumps(reply).encode() + b"\n")
+
+    def reports_of(self, process: int) -> list[dict[str, Any]]:
+        """What this process has reported, in order."""
+        said = zip(list(self.taken), list(self.from_whom), strict=False)
+        messages = [json.loads(line) for line, whose in said if whose == process]
+        return [each for each in messages if each["op"] == "report"]
 
     def wait_for(self, count: int) -> list[Report | Checkpoint]:
         eventually(lambda: len(self.taken) >= count)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.slurm_ext.runtime.live.faults import STABLE
+from ones.slurm_ext.runtime.live.faults import STABLE, Faults
 from ones.slurm_ext.runtime.live.generation import LEAVE, MEND, TRIES, VOTE, WARM, Council
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
@@ -564,6 +564,26 @@ def test_a_slot_whose_workers_always_fail_is_given_up_and_the_others_train_on() 
     assert world.council.wanted == slots(0, 1)
     assert world.refused == [f"the workers in slot 0/2 failed {TRIES} times"]
     world.check()
+
+
+def test_a_newcomer_that_only_ever_ends_without_a_word_is_given_up_as_one_that_fails() -> None:
+    """Its script may find nothing to do there, and exit with 0."""
+    world = a_world()
+    world.settle()
+    world.tell(Wanted(slots(0, 1, 2)))
+    for _ in range(TRIES):
+        world.kill(max(world.processes), 0)
+    world.settle()
+    assert world.council.wanted == slots(0, 1)
+    assert world.refused == [f"the workers in slot 0/2 failed {TRIES} times"]
+    world.check()
+
+
+def test_a_newcomer_that_ended_with_0_does_not_hide_that_all_others_failed_by_themselves() -> None:
+    faults = Faults()
+    faults.blame(Slot(0, 2), 0, lasted=1.0)
+    faults.blame(Slot(0, 0), 7, lasted=1.0)
+    assert faults.is_hopeless(now=2.0, nobody_left=True)
 
 
 def test_all_members_lost_means_a_restart_in_which_one_reads_the_checkpoint() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -101,6 +102,53 @@ def test_who_waits_for_data_that_are_on_their_way_is_freed_when_the_group_is_cut
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
     assert pair.fault
+
+
+@pytest.mark.parametrize("what", ["all_did", "barrier", "save_shards"])
+def test_a_worker_that_is_lost_while_a_checkpoint_is_written_means_no_checkpoint_and_no_more(
+    pair: Pair, tmp_path: Path, what: str
+) -> None:
+    from ones.slurm_ext.runtime.live.torch_live import LiveFramework
+
+    framework = LiveFramework()
+    framework._group, framework._control = pair.group, pair.group.pg
+    pair.group.install()
+    pair.other.kill()
+    for _ in range(2):  # once it is lost nobody waits for the others any more
+        match what:
+            case "all_did":
+                assert framework.all_did(True) is False
+            case "barrier":
+                framework.barrier()
+            case "save_shards":
+                with pytest.raises(OSError, match="a worker was lost"):
+                    framework.save_shards(tmp_path, [], [], beside=False)
+        assert framework.lost
+    pair.group.drop()
+
+
+def a_connection() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        mine = socket.create_connection(door.getsockname())
+        return mine, door.accept()[0]
+
+
+def test_a_cut_leaves_the_connections_of_the_script_alone() -> None:
+    """One that was made while the group was is not told from gloo's own by its time."""
+    from ones.slurm_ext.runtime.live import group
+
+    scripts, others = a_connection()
+    gloos, peer = a_connection()
+    links = {scripts.fileno(): (scripts.getsockname(), scripts.getpeername())}
+    ends = gloos.getsockname(), gloos.getpeername()
+    number = gloos.detach()
+    group.Group(object(), rank=0, size=2, links={**links, number: ends}).cut()
+    scripts.sendall(b"still there")
+    assert others.recv(64) == b"still there"
+    assert peer.recv(64) == b""
+    os.close(number)
+    for each in (scripts, others, peer):
+        each.close()
 
 
 class Nccl:

@@ -9,6 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def test_an_order_is_read_and_one_of_another_run_or_with_a_strange_node_is_not()
         {"gpu_type": "v100,x"},
         {"number": "many"},
         {"keep": 3},
+        {"batch": 0},
+        {"batch": 10**20},
     ):
         assert read_order({**SAID, **fault}, restarts=2) is None
     assert read_order(None, restarts=2) is None
@@ -334,6 +337,35 @@ def test_the_batch_script_quotes_the_users_words() -> None:
     text = script(ours(), 700)
     assert text.endswith("exec /bin/python -m x 'train me.py' '--name=a b'\n")
     assert "export ONES_TICKET=2.700\nexport ONES_LEADER_JOB=12\n" in text
+
+
+def test_the_batch_script_has_the_very_bytes_of_the_users_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths need not be UTF-8."""
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\ncat > {tmp_path}/script\necho 77\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    path = os.fsdecode(b"--data=/caf\xe9")
+    theirs = replace(ours(tmp_path), command=("/bin/python", path))
+    satellite = Submitter(theirs, dict(os.environ)).ask(700, "n2", 3, "v100")
+    assert satellite.process.wait(10) == 0
+    assert b"--data=/caf\xe9" in (tmp_path / "script").read_bytes()
+
+
+def test_an_order_that_cannot_be_put_into_words_for_slurm_fails_alone(site: Site) -> None:
+    def fails(*_: object) -> Any:
+        raise UnicodeEncodeError("ascii", "\xe9", 0, 1, "ordinal not in range(128)")
+
+    site.slurm.ask = fails  # type: ignore[method-assign]
+    site.orders.take(an_order())
+    assert site.orders.state == "failed"
+    assert "ordinal not in range(128)" in site.orders.reason
+
+
+def test_without_scancel_the_job_goes_on(tmp_path: Path) -> None:
+    Submitter(ours(tmp_path), {"PATH": str(tmp_path)}).cancel([77])
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, "77;cluster"), (1, "sbatch: error: no such node")])

@@ -294,6 +294,48 @@ def test_the_agent_is_told_what_those_who_lost_a_worker_went_on_from(
     assert training.ends(job) == 0
 
 
+@pytest.fixture
+def agent(training: LiveTraining) -> ListeningAgent:
+    listening = ListeningAgent(training.folder / "agent.sock")
+    listening.up()
+    training.environment |= {
+        "SLURM_JOB_ID": "7",
+        "CHECKPOINTS": str(training.folder / "checkpoints"),
+        "ONES_SOCKET": str(training.folder / "agent.sock"),
+        "ONES_REPORT_SECONDS": "0.2",
+    }
+    return listening
+
+
+def test_where_rank_0_was_replaced_it_alone_reports_and_counts_from_its_own_start(
+    training: LiveTraining, agent: ListeningAgent
+) -> None:
+    twelve_days_ago = f"{time.time() - 12 * 86400:.0f}"
+    job = training.live(2, PAUSE="0.5", ONES_STARTED=twelve_days_ago)
+    training.wait_for_samples(50)
+    before = training.pids()
+    os.kill(before["0/0"], signal.SIGKILL)
+    training.wait_until(lambda: training.pids().get("0/0") not in (None, before["0/0"]))
+    new = training.pids()["0/0"]
+    training.wait_until(lambda: agent.reports_of(new))
+    known = len(agent.reports_of(before["0/1"]))
+    training.wait_until(lambda: len(agent.reports_of(new)) > 4)
+    assert len(agent.reports_of(before["0/1"])) - known <= 1  # its last one may have come late
+    assert agent.reports_of(new)[-1]["resumed_seconds"] < 1000
+    assert training.ends(job) == 0
+
+
+def test_a_new_rank_0_reports_what_it_has_measured_since_it_is_that(
+    training: LiveTraining, agent: ListeningAgent
+) -> None:
+    job = training.live(2, PAUSE="0.7")
+    training.wait_for_samples(60)
+    before = training.pids()
+    os.kill(before["0/0"], signal.SIGKILL)
+    assert training.ends(job) == 0  # without a pause after each step
+    assert agent.reports_of(before["0/1"])[0]["step_seconds"] < 0.2
+
+
 def test_when_all_workers_are_lost_training_goes_on_from_the_checkpoint(
     training: LiveTraining,
 ) -> None:
@@ -385,7 +427,7 @@ def test_orders_that_make_no_sense_are_refused_and_training_goes_on(
         ({"op": "resize", "workers": 9}, "9 workers, with 8 slots"),
         ({"op": "resize", "workers": 0}, "0 workers, with 8 slots"),
         ({"op": "retire", "home": "nobody"}, "there is no launcher nobody"),
-        ({"op": "resize", "workers": 2, "batch": -1}, "batch is -1, no whole number from 1 up"),
+        ({"op": "resize", "workers": 2, "batch": -1}, "batch is -1, no whole number from 1 to"),
         ({"op": "dance"}, "no order: {'op': 'dance'}"),
     ]:
         with pytest.raises(OrderFault, match=re.escape(reason)):
@@ -444,6 +486,30 @@ def test_who_waits_for_data_that_were_lost_with_their_connection_is_freed(
     assert not group.has_calmed(within=0.0)
     averaged.set_result("too late")
     assert not group.has_calmed(within=0.0)  # the other one is under way for ever
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        "job.epochs(1), job.epochs(EPOCHS)",
+        "islice(job.epochs(EPOCHS), 1), job.epochs(EPOCHS)",
+    ],
+    ids=["to its end", "broken out of"],
+)
+def test_a_training_in_two_phases_comes_to_its_end_with_the_workers_of_the_first(
+    training: LiveTraining, phases: str
+) -> None:
+    script = training.folder / "train.py"
+    script.write_text(f"from itertools import islice\n{script.read_text()}")
+    twice = f"(each for phase in ({phases}) for each in phase)"
+    script.write_text(script.read_text().replace("job.epochs(EPOCHS)", twice))
+    job = training.live(2)
+    training.wait_for_samples(SAMPLES + 1)
+    with pytest.raises(OrderFault, match="the training is ending"):
+        training.resize(3)
+    assert training.ends(job) == 0
+    assert set(counted(training).values()) == {1}
+    assert len(counted(training)) == EPOCHS * SAMPLES
 
 
 @pytest.mark.parametrize("how", ["ddp = torch.compile(ddp)", "ddp.compile()"])

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ones.slurm_ext.runtime.live.link import Lines, LinkFault, Message, decode, encode
+from ones.slurm_ext.runtime.reporting import LARGEST_BATCH
 
 EVERY = 1.0  # seconds between two words
 PATIENCE = 10.0  # seconds for an answer
@@ -37,6 +38,11 @@ class Order:
     withdrawn: bool
 
 
+def is_batch(said: object) -> bool:
+    """Whether it is a global batch that workers can count with."""
+    return isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= LARGEST_BATCH
+
+
 def read_order(said: object, *, restarts: int) -> Order | None:
     """An order in the agent's answer; None where there is none for this run that can be read."""
     try:
@@ -58,6 +64,7 @@ def read_order(said: object, *, restarts: int) -> Order | None:
         return None
     fair = all(_NODE.fullmatch(node) and 1 <= gpus <= 1024 for node, gpus in add)
     fair = fair and len(add) <= MOST_PARTS and 0.0 <= order.patience <= MOST_PATIENCE
+    fair = fair and (order.batch is None or is_batch(order.batch))
     return order if fair and _TYPE.fullmatch(order.gpu_type) else None
 
 

@@ -20,7 +20,6 @@ import os
 import secrets
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,7 +28,8 @@ from typing import Any
 
 from ones.slurm_ext.runtime import resized
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.live.control import Control
+from ones.slurm_ext.runtime.live.agent_line import is_batch
+from ones.slurm_ext.runtime.live.control import Control, private_folder
 from ones.slurm_ext.runtime.live.generation import Council
 from ones.slurm_ext.runtime.live.home import HEARD, Home
 from ones.slurm_ext.runtime.live.joining import Launcher, Launchers
@@ -69,6 +69,7 @@ from ones.slurm_ext.runtime.live.terms import (
     Wanted,
     WorkerId,
 )
+from ones.slurm_ext.runtime.reporting import LARGEST_BATCH
 
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds
@@ -88,7 +89,7 @@ class Base:
         self._loop = Loop(TICK)
         home.let_go = self._loop.forget
         self._secret = secrets.token_bytes(32)
-        self._private = Path(tempfile.mkdtemp(prefix="ones-live-"))  # mode 0700
+        self._private = private_folder(CONTROL)
         self._launchers = Launchers(
             self._loop,
             self._secret,
@@ -166,19 +167,18 @@ class Base:
         joining = self._launchers.open(inner)
         self._control.open()
         self._loop.listen((*HEARD, signal.SIGCHLD), self._signalled)
-        JoinFile(
-            host=self._host,
-            port=joining,
-            control=str(self._private / CONTROL),
-            secret=self._secret,
-        ).write(self._folder / JOIN)
+        self._join_file(joining).write(self._folder / JOIN)
+
+    def _join_file(self, port: int) -> JoinFile:
+        control = str(self._private / CONTROL)
+        return JoinFile(host=self._host, port=port, control=control, secret=self._secret)
 
     def _close(self) -> None:
         if self._service is not None:
             self._service.close()
         self._launchers.close()
         self._control.close()
-        (self._folder / JOIN).unlink(missing_ok=True)
+        self._join_file(self._port).remove(self._folder / JOIN)
         with contextlib.suppress(OSError):
             self._private.rmdir()
 
@@ -248,6 +248,8 @@ class Base:
         )
         if slot.home == 0:
             link = self._home.start(worker, place, first=action.first, again=self._again)
+            if link is None:
+                return
             self._pids[worker] = self._home.pids()[worker]
             self._loop.watch(link, lambda: self._hear(worker, link))
         else:
@@ -367,8 +369,8 @@ class Base:
 
     def _obey(self, message: Message) -> Message | None:
         batch = message.get("batch")
-        if batch is not None and (not isinstance(batch, int) or batch < 1):
-            raise LinkFault(f"batch is {batch!r}, no whole number from 1 up")
+        if batch is not None and not is_batch(batch):
+            raise LinkFault(f"batch is {batch!r}, no whole number from 1 to {LARGEST_BATCH}")
         match message:
             case {"op": "status"}:
                 return self._status()

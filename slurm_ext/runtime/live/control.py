@@ -6,12 +6,25 @@ import contextlib
 import os
 import socket
 import struct
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ones.slurm_ext.runtime.live.link import Lines, LinkFault, Message, decode, encode
 from ones.slurm_ext.runtime.live.loop import Loop
+
+PREFIX = "ones-live-"
+LONGEST_PATH = 107  # bytes of a socket's path that the kernel takes
+
+
+def private_folder(name: str) -> Path:
+    """A new folder for its owner only, in which a socket of this name can be bound."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    if len(os.fsencode(folder / name)) <= LONGEST_PATH:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
 
 
 @dataclass(slots=True)
@@ -44,7 +57,8 @@ class Control:
         self._loop.watch(door, lambda: self._receive(door))
 
     def close(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
 
     @property
     def awaited(self) -> bool:

@@ -22,9 +22,10 @@ class Faults:
     restarted: Seconds | None = None  # when that was last
 
     def blame(self, slot: Slot, code: int, *, lasted: Seconds) -> None:
-        """A worker has failed by itself, after so long a time."""
+        """A worker has failed by itself, after so long a time; with 0: ended before it joined."""
         self.failures[slot] = 1 if lasted > STABLE else self.failures.get(slot, 0) + 1
-        self.deaths.append(code)
+        if code:
+            self.deaths.append(code)
 
     def forgive(self, slots: Iterable[Slot]) -> None:
         for slot in slots:

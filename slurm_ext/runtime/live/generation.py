@@ -206,7 +206,9 @@ class Council:
             if any(each.parked for each in self.workers.values()):
                 self._break()
             return
-        if code and not worker.killed and not self._restarting:
+        # A newcomer's script may find nothing to do, and end well: it would do so each time.
+        newcomer = bool(self.members) and worker.phase in (Phase.STARTING, Phase.READY)
+        if (code or newcomer) and not worker.killed and not self._restarting:
             self._faults.blame(worker.slot, code, lasted=self._now - worker.since)
         if member:
             self._faults.deaths.append(code)

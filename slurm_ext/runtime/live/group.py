@@ -7,6 +7,7 @@ experimental call that re-forms a group in place; it would be used here.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import stat
@@ -70,9 +71,9 @@ class Group:
         own neighbours, and those for the end of what they have under way.
         """
         first, self.cut_at = self.cut_at is None, time.monotonic()
-        present = _connections(set())
+        present, scripts = _connections(set()), _of_python()
         for number, ends in self._links.items():
-            if present.get(number) == ends:
+            if present.get(number) == ends and number not in scripts:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as link:
                     link.shutdown(socket.SHUT_RDWR)
         if first and self._nccl is not None:
@@ -289,6 +290,18 @@ def _connections(known: set[int]) -> dict[int, Ends]:
                 if link.family in (socket.AF_INET, socket.AF_INET6):
                     found[number] = link.getsockname(), link.getpeername()
     return found
+
+
+def _of_python() -> set[int]:
+    """The descriptors of all sockets that Python has: gloo's are none of them, but a script's are.
+
+    It may have made one beside training while a group was being made.
+    """
+    return {
+        socket.socket.fileno(each)
+        for each in gc.get_objects()
+        if issubclass(type(each), socket.socket)  # isinstance would wake lazy objects
+    }
 
 
 def is_lost(fault: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from ones.slurm_ext.runtime.environment import Place, read_environment
 from ones.slurm_ext.runtime.live.link import Lines, LinkFault, Message, decode, encode
 from ones.slurm_ext.runtime.live.member import AGAIN, FD, FIRST, HOME
 
+log = logging.getLogger(__name__)
 GRACE = 10.0  # seconds from the first word to SIGKILL
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -42,17 +44,32 @@ class Home:
         self._run = run
         self._die_with = die_with
         self._processes: dict[int, Process] = {}
+        self._failed: list[int] = []  # that could not be started
         self._before = _sockets()
 
-    def start(self, worker: int, place: Place, *, first: bool, again: bool) -> socket.socket:
-        """Fork a worker; what it says comes from the socket."""
-        ours, theirs = socket.socketpair()
+    def start(self, worker: int, place: Place, *, first: bool, again: bool) -> socket.socket | None:
+        """Fork a worker; what it says comes from the socket.
+
+        None where the machine has no room for it just now: `reap` then says that it is gone.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as fault:
+            self._not_started(worker, fault)
+            return None
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
         # Nothing may arrive between the fork and the end of our handlers in the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as fault:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+            ours.close()
+            theirs.close()
+            self._not_started(worker, fault)
+            return None
         if pid == 0:
             self._become(theirs, place, parent, first=first, again=again)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
@@ -60,6 +77,10 @@ class Home:
         ours.setblocking(False)
         self._processes[worker] = Process(worker, pid, ours)
         return ours
+
+    def _not_started(self, worker: int, fault: OSError) -> None:
+        log.warning("ones-run: a worker could not be started: %s", fault.strerror)
+        self._failed.append(worker)
 
     def pids(self) -> dict[int, int]:
         return {each.worker: each.pid for each in self._processes.values()}
@@ -108,6 +129,8 @@ class Home:
 
     def reap(self) -> Iterator[tuple[int, int, list[Message]]]:
         """Workers that have ended, with their exit codes and last words."""
+        failed, self._failed = self._failed, []
+        yield from ((worker, 1, []) for worker in failed)
         for process in list(self._processes.values()):
             pid, status = os.waitpid(process.pid, os.WNOHANG)
             if pid:

@@ -7,6 +7,7 @@ can be said again. Every line after that carries a counter and an HMAC with a ke
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -50,6 +51,12 @@ class JoinFile:
             fields = {"host": self.host, "port": self.port, "control": self.control}
             json.dump({**fields, "secret": self.secret.hex()}, file)
         draft.replace(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove it, unless it is a later run's by now, or can't be reached."""
+        with contextlib.suppress(LinkFault, OSError):
+            if read_join_file(path).secret == self.secret:
+                path.unlink()
 
 
 def read_join_file(path: Path) -> JoinFile:

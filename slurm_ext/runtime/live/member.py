@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 FD = "ONES_LIVE_FD"  # of the link to its launcher
 FIRST = "ONES_LIVE_FIRST"  # 1: it reads the checkpoint
 HOME = "ONES_LIVE_HOME"  # 0: its launcher is the base
-AGAIN = "ONES_LIVE_AGAIN"  # 1: all workers were lost before, in this very run
+AGAIN = "ONES_LIVE_AGAIN"  # 1: others have trained before it, in this very run of the job
 
 
 class Made(Protocol):

@@ -13,6 +13,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt(3)
 MOST = 1 << 25  # bytes: the largest threshold that glibc allows
 NEVER = -1
+OWN_CGROUP = Path("/proc/self/cgroup")
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -42,8 +43,21 @@ def available(device: Any) -> int | None:
     with suppress(OSError):
         if match := re.search(r"^MemAvailable: +([0-9]+) kB", MEMINFO.read_text(), re.MULTILINE):
             found.append(int(match[1]) << 10)
-    with suppress(OSError, ValueError):
-        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::/")[2]
-        limit = int((CGROUP / own / "memory.max").read_text())  # "max" is no number
-        found.append(limit - int((CGROUP / own / "memory.current").read_text()))
+    with suppress(OSError):
+        own = Path(OWN_CGROUP.read_text().strip().rpartition("::/")[2])
+        # Slurm limits the job and its step, which are above the cgroup of a task.
+        for each in (own, *own.parents):
+            with suppress(OSError, ValueError):
+                found.append(_left(CGROUP / each))
     return min(found, default=None)
+
+
+def _left(cgroup: Path) -> int:
+    """Bytes that a cgroup may still have. Raises ValueError where it has no limit."""
+    limit = int((cgroup / "memory.max").read_text())  # "max" is no number
+    taken = int((cgroup / "memory.current").read_text())
+    with suppress(OSError):
+        # What is kept of files is given back where memory is wanted.
+        stat = (cgroup / "memory.stat").read_text()
+        taken -= sum(map(int, re.findall(r"^(?:in)?active_file ([0-9]+)", stat, re.MULTILINE)))
+    return limit - taken

@@ -110,8 +110,9 @@ class Orders:
         for node, gpus in order.add:
             try:
                 satellite = self._submitter.ask(order.number, node, gpus, order.gpu_type)
-            except OSError as fault:
-                self._fail(f"sbatch: {fault.strerror}")
+            except (OSError, ValueError) as fault:
+                reason = fault.strerror if isinstance(fault, OSError) else fault
+                self._fail(f"sbatch: {reason}")
                 return
             current.submitted.append(satellite)
         self.look()

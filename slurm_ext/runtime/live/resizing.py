@@ -44,6 +44,7 @@ class Resizing:
         self._framework = framework
         self._member = member
         self._kept: list[tuple[Any, Any]] = []  # small objects, and their states at the last step
+        self._joined = False
         self._began = 0.0  # when the last step ended
         self._copy_in = 1  # steps, 0 or less where it is overdue
         self._after: list[tuple[Any, Any]] = []  # as `_kept`, at the end of a step half done
@@ -55,7 +56,15 @@ class Resizing:
         return self._framework.lost
 
     def join(self, job: Job) -> bool:
-        """Wait for the first generation of this worker. Whether an epoch begins with it."""
+        """Wait for the first generation of this worker. Whether an epoch begins with it.
+
+        In a later `job.epochs()` it goes on with those who are there. Nobody may come any more: a
+        newcomer's script would begin with the first one.
+        """
+        if self._joined:
+            log.info("ones: a further job.epochs(): from here on the workers stay as they are")
+            self.finish()  # it has not said so where the script broke out of the first one
+            return True
         self._framework.refuse_compiled()
         if self.leads:
             self._member.committed = job.samples
@@ -64,7 +73,9 @@ class Resizing:
         else:
             self._warm_up(job)
         self._member.say("ready")
-        return self._enter(job, None, begins=True)
+        begins = self._enter(job, None, begins=True)
+        self._joined = True
+        return begins
 
     def after_step(self, job: Job) -> None:
         """A step is committed, and the state is that of its end."""
@@ -134,7 +145,10 @@ class Resizing:
     def _enter(self, job: Job, entry: Entry | None, *, begins: bool) -> bool:
         size = job.world_size if self._began else 0
         if self._began:
-            job._report()  # what was measured with the old size
+            if job._reporter is not None:
+                job._report()  # what was measured with the old size
+            else:
+                job._meter.read()  # or it would be told of the new size, should this one lead then
             if not self._framework.lost:
                 job._moment = replace(job._moment, noise=job._noise.read())
         while True:
@@ -201,6 +215,9 @@ class Resizing:
 
     def _follow(self, job: Job) -> None:
         """Shares, batch, learning rate, random numbers and reports of the new size."""
+        if job.rank != 0 and job._reporter is not None:
+            job._reporter.close(patience=0.0)  # it led while rank 0 was away
+            job._reporter = None
         moment = job._moment
         job._division = replace(
             job._cut,

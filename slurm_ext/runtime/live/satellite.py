@@ -118,6 +118,8 @@ class Satellite:
                 place = Place(**message["place"])
                 first, again = message["first"], message["again"]
                 link = self._home.start(worker, place, first=first, again=again)
+                if link is None:
+                    return
                 self._loop.watch(link, lambda: self._hear_worker(worker, link))
                 self._say({"say": "started", "worker": worker, "pid": self._home.pids()[worker]})
             case "kill":

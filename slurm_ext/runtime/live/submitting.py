@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shlex
 import subprocess
@@ -64,6 +65,7 @@ class Submitter:
 
     def ask(self, order: int, node: str, gpus: int, gpu_type: str) -> Submitted:
         """Submit a satellite; `look` says when Slurm has answered."""
+        text = os.fsencode(script(self._ours, order))  # paths in it need not be UTF-8
         output = tempfile.SpooledTemporaryFile()  # noqa: SIM115 (closed with its satellite)
         words = options(
             self._ours, self._environ, order=order, node=node, gpus=gpus, gpu_type=gpu_type
@@ -71,7 +73,7 @@ class Submitter:
         process = self._run(["sbatch", *words], output.fileno())
         assert process.stdin is not None
         with contextlib.suppress(OSError):
-            process.stdin.write(script(self._ours, order).encode())
+            process.stdin.write(text)
             process.stdin.close()
         return Submitted(node, gpus, process, output, time.monotonic())
 
@@ -100,7 +102,8 @@ class Submitter:
         """Have Slurm end these; those that train leave in good order."""
         self._beside = [each for each in self._beside if each.poll() is None]
         if jobs:
-            self._beside.append(self._run(["scancel", *map(str, jobs)], subprocess.DEVNULL))
+            with contextlib.suppress(OSError):  # onesd ends them as well, a round later
+                self._beside.append(self._run(["scancel", *map(str, jobs)], subprocess.DEVNULL))
 
     def _run(self, command: list[str], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -19,7 +21,7 @@ from torch.nn.parallel import (  # type: ignore[import-not-found,unused-ignore]
 
 from ones.slurm_ext.errors import OnesError
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.framework import Cutting, StateFault
+from ones.slurm_ext.runtime.framework import Cutting, StateFault, Writing
 from ones.slurm_ext.runtime.live import group as groups
 from ones.slurm_ext.runtime.live.handing import Arrived, Baggage
 from ones.slurm_ext.runtime.live.member import Entry, Member
@@ -37,6 +39,7 @@ if TYPE_CHECKING:  # few jobs need them, and importing them takes a while
     from ones.slurm_ext.runtime.sharding import Workers
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 AT_END = 5.0  # seconds for what is under way
 SYNC = {"init_sync": False}  # the state is there already
 HAS_SYNC = "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
@@ -142,15 +145,39 @@ class LiveFramework(TorchFramework):
         return int(request)
 
     def share(self, payload: bytes) -> bytes:
+        """Rank 0's payload; empty, which is nobody's answer, where a member was lost."""
+        return self._unless_lost(partial(super().share, payload), b"")
+
+    def barrier(self) -> None:
+        self._settle()
+        self._unless_lost(super().barrier, None)
+
+    def all_did(self, did: bool) -> bool:
+        """Whether all did it; nobody did where a member was lost, as far as this one knows."""
+        self._settle()
+        return self._unless_lost(partial(super().all_did, did), False)
+
+    def save_shards(
+        self, folder: Path, models: Sequence[Any], tracked: Sequence[Any], *, beside: bool
+    ) -> Writing | None:
+        save = partial(super().save_shards, folder, models, tracked, beside=beside)
+        writing = self._unless_lost(save, None)
         if self.lost:
-            return b""
+            # For the caller as a fault of the disk is: a part is missing, and training goes on.
+            raise OSError("a worker was lost")
+        return writing
+
+    def _unless_lost(self, collective: Callable[[], Result], otherwise: Result) -> Result:
+        """What a collective gives; `otherwise` where a member is lost in it, or was before."""
+        if self.lost:
+            return otherwise
         try:
-            return super().share(payload)
+            return collective()
         except RuntimeError as fault:
             if not groups.is_lost(fault):
                 raise
             self.lose()
-            return b""
+            return otherwise
 
     def lose(self) -> None:
         """The group has lost a member: nothing of this step counts."""
