@@ -29,7 +29,9 @@ def _percent(ratio: float | None) -> str | None:
 
 
 def _shares(speeds: list[float | None]) -> str | None:
-    return None if None in speeds else ", ".join(f"{speed:.0%}" for speed in speeds)
+    if all(speed is None for speed in speeds):
+        return None
+    return ", ".join("-" if speed is None else f"{speed:.0%}" for speed in speeds)
 
 
 NODE_COLUMNS: Columns = {
@@ -165,7 +167,7 @@ def sharing(*, listing: Listing, as_json: bool) -> None:
 def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
     return {
         **pair,
-        "jobs": f"{pair['first']}+{pair['second']}",
+        "jobs": "+".join(str(job or "another's") for job in (pair["first"], pair["second"])),
         "where": f"{pair['node']}:{pair['gpu']}",
     }
 

@@ -79,13 +79,21 @@ def open_store(config: Config, terms: Terms, term: Term) -> Store:
     own, before = _database(config, term.number), _before(config, terms, term)
     inherit(before, own)
     store = Store(own, shared=True)
-    stem = re.escape(Path(config.store).stem)
+    try:
+        _remove_before(term, own, before)
+    except OSError as fault:
+        log.warning("databases of earlier terms stay in %s: %s", own.parent, fault.strerror)
+    return store
+
+
+def _remove_before(term: Term, own: Path, before: Path) -> None:
+    """Remove the databases of earlier terms, but of the one before."""
+    stem = re.escape(own.name.removesuffix(f".{term.number}.sqlite"))
     names = re.compile(rf"{stem}\.(\d+)\.sqlite(-journal)?", re.ASCII)
     for path in own.parent.iterdir():
         found = names.fullmatch(path.name)
         if found and int(found[1]) < term.number and not path.name.startswith(before.name):
             path.unlink(missing_ok=True)
-    return store
 
 
 def _database(config: Config, number: int) -> Path:

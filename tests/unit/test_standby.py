@@ -19,10 +19,12 @@ from patience import eventually
 from prometheus_server import free_port
 
 from ones.daemon.agent.push import ControllerError, Onesd
-from ones.daemon.config import ConfigError, load_config
+from ones.daemon.config import Config, ConfigError, load_config
 from ones.daemon.ctl.client import Unreachable, Way, ask, roles
 from ones.daemon.ctl.main import main
 from ones.daemon.onesd.books.store import Store
+from ones.daemon.onesd.standing_by import open_store
+from ones.daemon.onesd.terms import Record, Term, Terms
 from ones.daemon.release import read_paths
 from ones.daemon.wire import NodeReport
 
@@ -232,3 +234,24 @@ def test_the_release_reads_the_database_of_the_last_term_that_has_one(tmp_path: 
     assert read_paths(config)["store"] == tmp_path / "ones.1.sqlite"
     config.write_text(f'store = "{tmp_path}/ones.sqlite"\n')
     assert read_paths(config)["store"] == tmp_path / "ones.sqlite"
+
+
+def test_a_folder_that_keeps_an_old_database_keeps_nobody_from_taking_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(store=str(tmp_path / "ones.sqlite"))
+    terms = Terms(tmp_path / "terms")
+    terms.folder.mkdir()
+    record = Record(host="ctl", address="ctl:6950", store="ones.9.sqlite")
+    (tmp_path / "ones.3.sqlite").touch()
+
+    unlink = Path.unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name == "ones.3.sqlite":
+            raise PermissionError(1, "Operation not permitted", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    open_store(config, terms, Term(terms, 9, record)).close()
+    assert f"databases of earlier terms stay in {tmp_path}: Operation not permitted" in caplog.text

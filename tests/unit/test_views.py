@@ -305,3 +305,18 @@ def test_runs_of_an_earlier_job_of_the_same_number_are_not_its(
     kept = service.books.store.rows("SELECT started FROM runs WHERE job = ?", HERS)
     assert 50.0 not in {row["started"] for row in kept}
     assert 200.0 in {row["started"] for row in kept}
+
+
+def test_of_a_pair_with_anothers_job_a_user_is_told_his_half(service: Service) -> None:
+    pair = {"at": 900.0, "node": "n1", "gpu": 0, "parted": f"slow: job {HIS} runs at 30%"}
+    for which, job in (("first", HERS), ("second", HIS)):
+        pair |= {which: job, f"{which}_restarts": 0, f"{which}_batch": 64.0}
+        pair |= {f"{which}_family": "f", f"{which}_expected": 0.9, f"{which}_speed": 0.3}
+    service.books.store.put("pairs", [pair])
+    (hers,) = views.sharing(service, "ana")["pairs"]
+    assert (hers["first"], hers["second"]) == (HERS, None)
+    assert (hers["expected"], hers["measured"]) == ([0.9, None], [0.3, None])
+    assert "the other job runs at 30%" in hers["parted"]
+    assert str(HIS) not in str(hers | {"since": None})
+    (whole,) = views.sharing(service, None)["pairs"]
+    assert whole["second"] == HIS

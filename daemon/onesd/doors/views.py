@@ -5,7 +5,8 @@ Every answer carries `meta` with the schema's version; fields are only ever adde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from itertools import zip_longest
@@ -211,7 +212,10 @@ def jobs(controller: Service, only: str | None) -> Json:
 
 
 def sharing(controller: Service, only: str | None) -> Json:
-    """Who shares a GPU with whom, and did: what was expected, what came of it."""
+    """Who shares a GPU with whom, and did: what was expected, what came of it.
+
+    Of a pair with another user's job a user is told his own half.
+    """
     own = None
     if only is not None:
         own = controller.books.lives.of_user(only)
@@ -219,11 +223,24 @@ def sharing(controller: Service, only: str | None) -> Json:
     return aged(
         controller,
         allowed=controller.config.sharing.allow,
-        pairs=controller.books.pairs.view(own),
+        pairs=[_own_half(pair, own) for pair in controller.books.pairs.view(own)],
         closed=[
             {"node": node, "gpu": gpu, "why": why} for (node, gpu), why in sorted(closed.items())
         ],
     )
+
+
+def _own_half(pair: dict[str, Any], own: Container[int] | None) -> dict[str, Any]:
+    """A pair without what is another's: None in its place. Where `own` is None, all is told."""
+    if own is None:
+        return pair
+    told = {**pair, "expected": [*pair["expected"]], "measured": [*pair["measured"]]}
+    for at, which in enumerate(("first", "second")):
+        number = pair[which]
+        if number not in own:
+            told[which] = told["expected"][at] = told["measured"][at] = None
+            told["parted"] = re.sub(rf"\bjob {number}\b", "the other job", told["parted"])
+    return told
 
 
 def job(

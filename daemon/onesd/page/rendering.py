@@ -254,7 +254,7 @@ class Rendering:
         last, now = service.published, service.clock()
         since = now - SHARES_OVER
         at, ended = self._shares
-        if now - at >= SHARES_EVERY:
+        if not 0.0 <= now - at < SHARES_EVERY:  # before: the clock was set back
             ended = service.books.lives.shares(since)
             self._shares = now, ended
         past = {(row["user"], row["account"]): row for row in ended}
