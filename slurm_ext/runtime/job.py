@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ones.slurm_ext.errors import OnesError
-from ones.slurm_ext.runtime.checkpoint import STATE, Checkpoint, Checkpoints, Moment, full_disk
+from ones.slurm_ext.runtime.checkpoint import STATE, Checkpoint, Checkpoints, Moment
 from ones.slurm_ext.runtime.environment import Environment, Place
-from ones.slurm_ext.runtime.framework import Cutting, Framework, Shards, StateFault, Writing
+from ones.slurm_ext.runtime.framework import Cutting, Framework, Shards, StateFault
 from ones.slurm_ext.runtime.gradients import NoiseMeter
 from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.meter import Meter
 from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Division, Sampler
+from ones.slurm_ext.runtime.saving import Saving
 from ones.slurm_ext.runtime.signals import Request, Requests
 
 log = logging.getLogger(__name__)
@@ -85,14 +86,12 @@ class Job:
         self._hear = reporter
         self._reporter: Reporter | None = None
         self._requests = requests
-        self._checkpoints = checkpoints
         self._checkpoint_seconds = checkpoint_seconds
         self._moment = moment
         self._found = found  # rank 0's; its state is read when the first model or object needs it
         self._restored: Any = None
         self._sharded = False
         self._shards: Shards | None = None
-        self._writing: tuple[Moment, Writing] | None = None
         self._rule = rule
         self._warmup_steps = warmup_steps
         self._division: Division | None = None
@@ -100,6 +99,11 @@ class Job:
         self._told = moment.noise.told
         self._models: list[Any] = []
         self._tracked: list[Any] = []
+        self._saving: Saving | None = None
+        if checkpoints is not None:
+            self._saving = Saving(
+                checkpoints, framework, self._models, self._tracked, self._confirm
+            )
         self._meter = Meter(started=started, seconds=environment.report_seconds)
         # From the run before, so that this one's first report says them already.
         self._declared: dict[str, int | None] = dict(moment.declared)
@@ -114,7 +118,6 @@ class Job:
         """Whether this run goes on from a checkpoint."""
         self.checkpoint = checkpoint
         """The folder of the checkpoint that this run goes on from, on every worker."""
-        self._saver: Callable[[Path], None] | None = None
         self._deferring: Callable[[Request], None] | None = None
         if live is None and self.rank == 0:
             self._reporter = self._hear()
@@ -281,7 +284,8 @@ class Job:
                 f"checkpoint {self.checkpoint} was written from job.ddp() and job.track(), and not"
                 " by job.saves_with()'s function; use what wrote it, or remove it"
             )
-        self._saver = save
+        if self._saving is not None:
+            self._saving.by = save
 
     def defers(self, call: Callable[[Request], None]) -> None:
         """Have `call` told of a request; `fulfil` is then called a little later, by all workers."""
@@ -415,8 +419,8 @@ class Job:
         request = self._wanted() if alone else Request(self._framework.agreed())
         if request is not Request.NOTHING:
             self._answer(request)
-        if self._checkpoints is not None:
-            self._written(self._checkpoints, wait=False)
+        if self._saving is not None:
+            self._saving.finish(wait=False)
         changed = self._live is not None and self._live.at_boundary(self)
         if not alone and not changed:
             self._framework.propose(self._wanted())
@@ -441,8 +445,8 @@ class Job:
 
     def close(self) -> None:
         """Say the last word and leave the other workers; done by itself at exit."""
-        if self._checkpoints is not None:
-            self._written(self._checkpoints)
+        if self._saving is not None:
+            self._saving.finish()
         if self._reporter is not None:
             self._reporter.close()
             self._reporter = None
@@ -450,7 +454,7 @@ class Job:
 
     @property
     def _heeds_stop(self) -> bool:
-        return self._checkpoints is not None and (self._live is None or self._live.at_base)
+        return self._saving is not None and (self._live is None or self._live.at_base)
 
     def _not_live(self, what: str) -> None:
         if self._live is not None:
@@ -554,9 +558,9 @@ class Job:
     def fulfil(self, request: Request) -> None:
         """Save, and leave where that was asked for. All workers do this at the same step."""
         stands = request is Request.STOP and self._just_saved()
-        if self._checkpoints is not None and not stands:
+        if self._saving is not None and not stands:
             asked = not self._due()
-            kept = self._save(self._checkpoints)
+            kept = self._save(self._saving)
             self._saved_at = time.monotonic()
             if asked and kept:
                 self._asked_save_at = self._saved_at
@@ -574,111 +578,22 @@ class Job:
             self.close()
             raise SystemExit(STOPPED)
 
-    def _save(self, checkpoints: Checkpoints) -> bool:
-        """Whether there is a checkpoint of this moment now, as far as this worker knows."""
+    def _save(self, saving: Saving) -> bool:
         self._moment = replace(
             self._moment, noise=self._noise.read(), declared=dict(self._declared)
         )
-        path = None
-        if self._saver is not None or self._sharded:
-            path = self._save_together(checkpoints)
-        elif self.rank == 0:
-            path = self._save_alone(checkpoints)
-        if path is not None:
-            self._confirm(path)
-        return path is not None
+        # Who has asked for a checkpoint waits for it, and nobody for a regular one.
+        beside = self._requests.pending is Request.NOTHING and self._live is None
+        return saving.save(
+            self._moment,
+            rank=self.rank,
+            sharded=self._sharded,
+            beside=beside and self.world_size > 1,
+        )
 
     def _confirm(self, path: Path) -> None:
         if self._reporter is not None:
             self._reporter.confirm(samples=int(path.name), path=str(path))
-
-    def _save_alone(self, checkpoints: Checkpoints) -> Path | None:
-        state = {
-            "models": [model.state_dict() for model in self._models],
-            "tracked": [each.state_dict() for each in self._tracked],
-        }
-        try:
-            return checkpoints.save(self._moment, lambda file: self._framework.dump(state, file))
-        except OSError as fault:
-            log.warning("ones: no checkpoint: %s; training goes on", fault)
-            return None
-
-    def _save_together(self, checkpoints: Checkpoints) -> Path | None:
-        """Have all workers write; what rank 0 then makes of it is None on the others."""
-        self._written(checkpoints)  # what is still being written beside training
-        draft, refused = None, ""
-        if self.rank == 0:
-            try:
-                draft = checkpoints.begin(self._moment)
-            except OSError as fault:
-                refused = str(fault)
-        stands = not (draft or refused)
-        told = self._framework.share(json.dumps([str(draft or ""), refused, stands]).encode())
-        if not told:
-            return None  # a worker was lost
-        folder, refused, stands = json.loads(told)
-        try:
-            if refused:
-                raise OSError(refused)
-            if not stands and not self._write_together(Path(folder)):
-                return None
-            if self.rank:
-                return None
-            return checkpoints.path(self._moment) if stands else checkpoints.complete(self._moment)
-        except OSError as fault:
-            if not self.rank:
-                log.warning("ones: no checkpoint: %s; training goes on", fault)
-            return None
-
-    def _write_together(self, folder: Path) -> bool:
-        """Write all workers' parts into the folder; False where that goes on beside training.
-
-        Raises OSError on all workers where one of them could not write.
-        """
-        fault = None
-        try:
-            if self._saver is not None:
-                self._saves(self._saver, folder)
-            else:
-                # Who has asked for a checkpoint waits for it, and nobody for a regular one.
-                beside = self._requests.pending is Request.NOTHING and self._live is None
-                beside = self._framework.share(b"1" if beside else b"0") == b"1"
-                writing = self._framework.save_shards(
-                    folder, self._models, self._tracked, beside=beside and self.world_size > 1
-                )
-                if writing is not None:
-                    self._writing = self._moment, writing
-                    return False
-        except OSError as told:
-            fault = told
-        if not self._framework.all_did(fault is None):
-            raise fault or OSError("another worker could not write its part")
-        return True
-
-    def _saves(self, save: Callable[[Path], None], folder: Path) -> None:
-        """Raises OSError where the function fails on a full disk, whatever it says of it itself."""
-        try:
-            save(folder)
-        except Exception as fault:
-            full = fault if isinstance(fault, OSError) else full_disk(folder)
-            if full is None:
-                raise
-            if self.rank:  # rank 0 tells of its own
-                log.warning("ones: rank %d could not write its part: %s", self.rank, full)
-            raise full from None
-
-    def _written(self, checkpoints: Checkpoints, *, wait: bool = True) -> None:
-        """Let the checkpoint exist that was written beside training, once all of it is there."""
-        if self._writing is None or not (wait or self._writing[1].done()):
-            return
-        (moment, writing), self._writing = self._writing, None
-        try:
-            writing.finish()
-            if self.rank == 0:
-                self._confirm(checkpoints.complete(moment))
-        except OSError as fault:
-            if not self.rank:
-                log.warning("ones: no checkpoint: %s; training goes on", fault)
 
     def _kept(self, kind: str, index: int) -> Any:
         """The state of the model or object that was registered as the index-th."""
@@ -739,7 +654,7 @@ class Job:
                 "batch": self._moment.batch,
                 "gpus": self.world_size,
                 "resumed_seconds": measured.resumed_seconds,
-                "checkpoints": self._checkpoints is not None,
+                "checkpoints": self._saving is not None,
                 "tunes": True,
                 **self._declared,
             }

@@ -27,7 +27,8 @@ ROOMS = {
         "slurm_ext.runtime.job slurm_ext.runtime.checkpoint slurm_ext.runtime.environment"
         " slurm_ext.runtime.framework slurm_ext.runtime.gradients slurm_ext.runtime.learning_rate"
         " slurm_ext.runtime.meter slurm_ext.runtime.reporting slurm_ext.runtime.resized"
-        " slurm_ext.runtime.sampling slurm_ext.runtime.scalars slurm_ext.runtime.sharded_checkpoint"
+        " slurm_ext.runtime.sampling slurm_ext.runtime.saving slurm_ext.runtime.scalars"
+        " slurm_ext.runtime.sharded_checkpoint"
         " slurm_ext.runtime.sharded_state slurm_ext.runtime.sharding"
         " slurm_ext.runtime.signals slurm_ext.runtime.torch_framework"
         " slurm_ext.runtime.torch_gradients slurm_ext.runtime.version",
