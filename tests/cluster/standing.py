@@ -127,7 +127,7 @@ class Pair:
         """Rows of the database of the last term."""
         ask = (
             "import json, sqlite3, sys;"
-            "from ones.daemon.release import latest_store; from pathlib import Path;"
+            "from ones.daemon.presence import latest_store; from pathlib import Path;"
             f"store = latest_store(Path('{SHARED}/ones.sqlite'));"
             "rows = sqlite3.connect(store, timeout=20).execute(sys.argv[1]).fetchall();"
             "print(json.dumps(rows))"

@@ -14,7 +14,7 @@ from pathlib import Path
 from fuzz.target import Target
 from ones.daemon.config import ConfigError, read_config
 from ones.daemon.ctl.solve import BadCase, answer
-from ones.daemon.release import read_paths
+from ones.daemon.presence import read_paths
 from ones.daemon.replay import gavel, inventory, profiles, traces
 from ones.daemon.replay.faults import TraceError
 from ones.policies.gavel import POLICIES

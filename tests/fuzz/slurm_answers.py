@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz.target import Target, as_text, must
-from ones.daemon.release import Heartbeat, parse_squeue
+from ones.daemon.presence import Heartbeat
+from ones.daemon.release import parse_squeue
 from ones.policies.registry import make
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.accounting import runs_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ones.daemon import release
+from ones.daemon import presence, release
 from ones.daemon.config import Config, SlurmConfig
 from ones.daemon.demo.trainings import Trainings
 from ones.daemon.onesd.assembly import Onesd, assemble
@@ -423,8 +423,8 @@ class Play:
         beat = None
         if self._beat is not None:
             at, holds, acts = self._beat
-            beat = release.Heartbeat(at, float(LIFETIME), holds, acts)
-        absent = release.absence(beat, now)
+            beat = presence.Heartbeat(at, float(LIFETIME), holds, acts)
+        absent = presence.absence(beat, now)
         if absent is None or self.world.state.down:
             return
         database = self._store._db

@@ -37,7 +37,7 @@ ROOMS = {
     "live": ("slurm_ext.runtime.live", "errors job"),
     "scripts": ("slurm_ext.runtime", "errors job live"),
     # The daemons' common ground.
-    "release": ("daemon.release", "errors records"),
+    "release": ("daemon.release daemon.presence", "errors records"),
     "wire": (
         "daemon.wire daemon.credentials daemon.munge daemon.sack daemon.signatures daemon.journal"
         " daemon.systemd daemon.pace daemon.descriptors"

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from ones.daemon.onesd.books.holds import HoldsBook
 from ones.daemon.onesd.books.store import Store
-from ones.daemon.release import Heartbeat, PendingJob, absence, main, parse_squeue, read_paths
+from ones.daemon.presence import Heartbeat, absence, read_paths
+from ones.daemon.release import PendingJob, main, parse_squeue
 from ones.slurm_ext.snapshot import Snapshot
 
 MARK = "ONES1:sizes=1-4;request=2;held=1"

@@ -25,7 +25,7 @@ from ones.daemon.ctl.main import main
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.standing_by import open_store
 from ones.daemon.onesd.terms import Record, Term, Terms
-from ones.daemon.release import read_paths
+from ones.daemon.presence import read_paths
 from ones.daemon.wire import NodeReport
 
 HOSTS = ("127.0.0.1", "127.0.0.2")  # both are this host's
