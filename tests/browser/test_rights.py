@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from patience import eventually
 from served_page import OTHER, USER, ServedPage
@@ -112,7 +114,7 @@ def test_an_operator_sets_the_policy(
 
 
 def test_an_operator_of_slurm_s_who_is_none_any_more_loses_what_he_saw(
-    page: ServedPage, browser: Surfer
+    page: ServedPage, browser: Surfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page.work.world.state.operators = {"ones", "daemon"}
     page.work.submit(4, "nobody", name="of-nobody")
@@ -122,7 +124,9 @@ def test_an_operator_of_slurm_s_who_is_none_any_more_loses_what_he_saw(
     browser.go("#/queue")
     browser.reads("of-nobody")
     page.work.world.state.operators = {"ones"}
-    page.work.offset += 120.0  # onesd asks for operators once a minute
+    # onesd asks for operators once a minute, whatever becomes of the time of day.
+    asks = page.api.askers._operators._refresher
+    monkeypatch.setattr(asks, "_clock", lambda: time.monotonic() + 120.0)
     page.live(15)
     browser.reads("No such job of yours")
     assert "(operator)" not in browser.text
