@@ -108,8 +108,11 @@ def test_who_waits_for_data_that_are_on_their_way_is_freed_when_the_group_is_cut
 def test_a_worker_that_is_lost_while_a_checkpoint_is_written_means_no_checkpoint_and_no_more(
     pair: Pair, tmp_path: Path, what: str
 ) -> None:
+    from ones.slurm_ext.runtime import sharding
     from ones.slurm_ext.runtime.live.torch_live import LiveFramework
 
+    if what == "save_shards" and (fault := sharding.supported()):
+        pytest.skip(f"{fault}; scripts/test-sharded runs this")
     framework = LiveFramework()
     framework._group, framework._control = pair.group, pair.group.pg
     pair.group.install()
