@@ -12,12 +12,24 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ones.policies.forecast import by_id
-from ones.policies.model import Cap, Job, JobId, Node, Placement, Plan, Problem, Shape, Take
+from ones.policies.model import (
+    Cap,
+    Floats,
+    Job,
+    JobId,
+    Node,
+    Placement,
+    Plan,
+    Problem,
+    Shape,
+    Take,
+)
 from ones.policies.shapes import own_forms
 from ones.policies.sizes import Sizes
 
 Waiting = TypeVar("Waiting")  # a job outside our hands
 Limit = TypeVar("Limit")  # what stops it
+Counts = TypeVar("Counts", float, Floats)
 SLACK = 1e-6  # of a unit: sums of fractions are not exact
 
 
@@ -49,7 +61,12 @@ def present(cap: Cap, job: Job, nodes: Mapping[str, Node]) -> float:
 
 def of_shape(take: Take, shape: Shape) -> float:
     """What a job takes on this shape."""
-    return take.once + take.each + take.node * shape.nodes + take.gpu * shape.gpus
+    return of_counts(take, shape.nodes, shape.gpus)
+
+
+def of_counts(take: Take, nodes: Counts, gpus: Counts) -> Counts:
+    """What it takes on so many nodes, with so many GPUs in all; of arrays, element by element."""
+    return take.once + take.each + take.node * nodes + take.gpu * gpus
 
 
 def most_taken(take: Take, job: Job) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
-from ones.policies.caps import Ledger, taken
+from ones.policies.caps import Ledger, of_counts, taken
 from ones.policies.model import Cap, Floats, Ints, Placement, Problem
 from ones.policies.ones_options import Options
 from ones.policies.ones_seed import Knapsack
@@ -106,20 +106,16 @@ class _Forms:
 
     def taken(self, problem: Problem, options: Options, cap: Cap, counted: Ints) -> Floats:
         """[N, T, K] what these jobs take of a cap that counts them, with each of their options."""
-        jobs = [options.jobs[j] for j in counted]
-        told = [cap.takes[job.id] for job in jobs]
-        always = np.array([take.once + take.each for take in told])[:, None, None]
-        node = np.array([take.node for take in told])[:, None, None]
-        gpu = np.array([take.gpu for take in told])[:, None, None]
-        nodes, gpus = self.nodes[counted], self.gpus[counted]
         of_type = np.array([cap.gpu_type in ("", kind) for kind in options.types], dtype=np.bool_)
-        offered = (nodes > 0) & of_type[:, None]
-        found = np.where(offered, always + node * nodes + gpu * gpus, 0.0)
-        for row, (j, job) in enumerate(zip(counted, jobs, strict=True)):
+        found = np.zeros((len(counted), *self.nodes.shape[1:]))
+        for row, j in enumerate(counted):
+            job, nodes = options.jobs[j], self.nodes[j]
+            offered = (nodes > 0) & of_type[:, None]
+            found[row] = np.where(offered, of_counts(cap.takes[job.id], nodes, self.gpus[j]), 0.0)
             t, k, _ = options.present[j]
             if k:
                 found[row, t, k] = taken(cap, job, job.placement, problem.by_name)
-        return np.asarray(found)
+        return found
 
 
 def best_within(worth: Floats, sizes: Ints, capacity: Ints, caps: CapTable) -> Knapsack:

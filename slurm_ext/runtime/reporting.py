@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from typing import TypeGuard
 
 log = logging.getLogger(__name__)
 PATIENCE = 2.0  # seconds for one exchange with the agent
@@ -158,8 +159,11 @@ class Reporter:
             self._connection = None
 
 
+def is_batch(said: object) -> TypeGuard[int]:
+    """Whether it is a global batch that workers can count with."""
+    return isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= LARGEST_BATCH
+
+
 def _batch(said: Value) -> int | None:
     """What an agent says of the batch, where that can be one."""
-    if isinstance(said, int) and not isinstance(said, bool) and 0 < said <= LARGEST_BATCH:
-        return said
-    return None
+    return said if is_batch(said) else None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ones.slurm_ext.runtime.live.link import Lines, LinkFault, Message, decode, encode
-from ones.slurm_ext.runtime.reporting import LARGEST_BATCH
+from ones.slurm_ext.runtime.reporting import is_batch
 
 EVERY = 1.0  # seconds between two words
 PATIENCE = 10.0  # seconds for an answer
@@ -36,11 +36,6 @@ class Order:
     batch: int | None
     patience: float
     withdrawn: bool
-
-
-def is_batch(said: object) -> bool:
-    """Whether it is a global batch that workers can count with."""
-    return isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= LARGEST_BATCH
 
 
 def read_order(said: object, *, restarts: int) -> Order | None:

@@ -28,7 +28,6 @@ from typing import Any
 
 from ones.slurm_ext.runtime import resized
 from ones.slurm_ext.runtime.environment import Place
-from ones.slurm_ext.runtime.live.agent_line import is_batch
 from ones.slurm_ext.runtime.live.control import Control, private_folder
 from ones.slurm_ext.runtime.live.generation import Council
 from ones.slurm_ext.runtime.live.home import HEARD, Home
@@ -69,7 +68,7 @@ from ones.slurm_ext.runtime.live.terms import (
     Wanted,
     WorkerId,
 )
-from ones.slurm_ext.runtime.reporting import LARGEST_BATCH
+from ones.slurm_ext.runtime.reporting import LARGEST_BATCH, is_batch
 
 log = logging.getLogger(__name__)
 TICK = 0.5  # seconds
