@@ -30,3 +30,11 @@ def training(tmp_path: Path) -> Iterator[Trainings]:
     training = Trainings(tmp_path)
     yield training
     training.end()
+
+
+@pytest.fixture(scope="session")
+def has_gpu() -> bool:
+    """Whether workers train on a GPU, over NCCL, and take ten seconds to start."""
+    import torch
+
+    return bool(torch.cuda.is_available())

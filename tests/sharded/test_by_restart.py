@@ -64,8 +64,10 @@ def test_regular_checkpoints_are_written_beside_training_and_one_half_written_is
 
 @pytest.mark.parametrize("asked", [False, True], ids=["beside training", "asked for"])
 def test_what_cannot_be_written_is_no_checkpoint_and_training_goes_on(
-    training: Trainings, asked: bool
+    training: Trainings, asked: bool, has_gpu: bool
 ) -> None:
+    if has_gpu:
+        pytest.skip("NCCL's shared memory is of files that may not be larger either")
     checkpoints = training.folder / "checkpoints"
     training.slow.touch()
     regular = {} if asked else {"checkpoint_seconds": 0.05}

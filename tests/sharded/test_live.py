@@ -17,8 +17,10 @@ ROUNDING = 2e-4  # relative: a sum over workers is summed in another order for e
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[LiveTraining]:
-    training = LiveTraining(tmp_path, samples=SAMPLES, epochs=EPOCHS, pause=0.1)
+def training(tmp_path: Path, has_gpu: bool) -> Iterator[LiveTraining]:
+    # So long that the training is not over before newcomers have started.
+    pause = 1.0 if has_gpu else 0.1
+    training = LiveTraining(tmp_path, samples=SAMPLES, epochs=EPOCHS, pause=pause)
     yield training
     training.end()
 
