@@ -331,10 +331,15 @@ def _node_record(fields: Mapping[str, Any]) -> NodeRecord:
     )
 
 
-@lru_cache(maxsize=4096)
 def user_name(uid: int) -> str:
     """The user's name, or the number of one whom this host does not know."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return _known_name(uid)
     except KeyError:
         return str(uid)
+
+
+@lru_cache(maxsize=4096)
+def _known_name(uid: int) -> str:
+    """Raises KeyError for a stranger, who is asked for again: the name service may be away."""
+    return pwd.getpwuid(uid).pw_name

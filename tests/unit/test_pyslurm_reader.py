@@ -106,6 +106,18 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return install
 
 
+def test_a_user_whom_the_name_service_did_not_tell_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(uid: int) -> Any:
+        raise KeyError(uid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pyslurm_reader.pwd, "getpwuid", away)
+        assert job_record(fields(user="", uid=0)).user == "0"
+    assert job_record(fields(user="", uid=0)).user == "root"
+
+
 def test_a_start_that_slurm_foretells_is_no_start() -> None:
     job = job_record(fields())
     assert (job.started, job.ended) == (0.0, 0.0)

@@ -23,6 +23,7 @@ from ones.daemon.presence import Heartbeat, absence, read_paths
 from ones.daemon.release import PendingJob, main, parse_squeue
 from ones.slurm_ext.snapshot import Snapshot
 
+PRERM = Path(__file__).resolve().parents[2] / "debian" / "ones-controller.prerm"
 MARK = "ONES1:sizes=1-4;request=2;held=1"
 
 
@@ -525,12 +526,37 @@ def test_what_another_host_holds_is_left_to_it(site: Site, how: str) -> None:
 def test_the_removal_of_the_package_asks_where_the_configuration_says(site: Site) -> None:
     """debian/ones-controller.prerm, of which the rpm's scriptlet is made."""
     site.program("runuser", f'echo "$@" >> {site.calls}')
-    script = Path(__file__).resolve().parents[2] / "debian" / "ones-controller.prerm"
-    text = script.read_text().replace("#DEBHELPER#", "").replace("/run/systemd/system", "/none")
+    site.program("scontrol", "exit 1")  # slurmctld is down
+    text = PRERM.read_text().replace("#DEBHELPER#", "").replace("/run/systemd/system", "/none")
     subprocess.run(["sh", "-c", text, "prerm", "remove"], check=True)
     assert site.calls.read_text() == "-u ones -- /usr/bin/ones-release --onesd-is-gone\n"
     site.calls.unlink()
     subprocess.run(["sh", "-c", text, "prerm", "upgrade"], check=True)
+    assert not site.calls.exists()
+
+
+@pytest.mark.parametrize("where", ["a file that slurm.conf includes", "slurmctld's memory"])
+def test_the_package_is_not_removed_while_slurm_calls_its_prolog(site: Site, where: str) -> None:
+    """slurmctld requeues and holds every job whose prolog is missing."""
+    folder = site.calls.parent / "etc"
+    folder.mkdir()
+    (folder / "slurm.conf").write_text("Include prologs.conf\n")
+    (folder / "prologs.conf").write_text("# PrologSlurmctld=/usr/libexec/ones/ones-event\n")
+    told = "PrologSlurmctld[0]      = (null)"
+    if where == "slurmctld's memory":
+        told = "PrologSlurmctld[0]      = /usr/libexec/ones/ones-event"
+    else:
+        (folder / "prologs.conf").write_text("PrologSlurmctld=/usr/libexec/ones/ones-event\n")
+    site.program("scontrol", f"echo '{told}'")
+    site.program("runuser", f'echo "$@" >> {site.calls}')
+    text = PRERM.read_text().replace("#DEBHELPER#", "").replace("/run/systemd/system", "/none")
+    text = text.replace("/etc/slurm/", f"{folder}/")
+    command = ["sh", "-c", text, "prerm", "remove"]
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "ones-controller: error: Slurm still calls /usr/libexec/ones/ones-event;" in (
+        refused.stderr
+    )
     assert not site.calls.exists()
 
 
