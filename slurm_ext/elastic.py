@@ -10,6 +10,7 @@ from ones.policies.caps import barred
 from ones.policies.model import Job, JobId, Node, Placement, Shape
 from ones.policies.prospects import NEVER, Release
 from ones.policies.rigid import PlainJob
+from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.allowed import forbidden, too_long
 from ones.slurm_ext.holding import (
     NO_HOLDS,
@@ -27,7 +28,7 @@ from ones.slurm_ext.partitioned import opened_to
 from ones.slurm_ext.priority import Order
 from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
-from ones.slurm_ext.snapshot import ALIVE, JobRecord, Snapshot
+from ones.slurm_ext.snapshot import ALIVE, HOLDING, JobRecord, Snapshot
 from ones.slurm_ext.takes import asked_by
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.waits import about
@@ -49,12 +50,15 @@ def elastic_jobs(
     """
     jobs, ignored = [], {}
     together, where = beside(snapshot.jobs), Whereabouts(snapshot)
+    room = _room_in_arrays(snapshot)
     for record in snapshot.jobs.values():
         if not record.marked or record.state not in ALIVE or record.several:
             continue
         try:
             job = _job(record, where, holds, limits.partitions)
             job = _within_limits(job, record, where, limits)
+            if record.array_job in room:
+                job = _within_array(job, room[record.array_job])
             jobs.append(_with_share(job, record, together))
         except ValueError as fault:
             ignored[record.id] = str(fault)
@@ -81,8 +85,9 @@ def stranded(snapshot: Snapshot, ignored: Collection[int], holds: Holds = NO_HOL
     """Jobs that can't start on the nodes or in the form which we chose, and wait for nobody.
 
     Slurm requeued them without us, when a node failed, or their user held and released them while
-    they were about to start, or excluded nodes since. Of the jobs that can't be handled only nodes
-    are taken away.
+    they were about to start, or excluded nodes since. Or their user requeued them, and they still
+    have the priority that they were put first with. Of the jobs that can't be handled only nodes
+    and that priority are taken away.
     """
     found = []
     for job in snapshot.jobs.values():
@@ -92,7 +97,8 @@ def stranded(snapshot: Snapshot, ignored: Collection[int], holds: Holds = NO_HOL
         words = waits_of(job, Mark.parse(job.admin_comment))
         known = holds.of(job.id, job.submitted)
         pinned = left_pinned(words, known, held=job.held, required_nodes=job.required_nodes)
-        if pinned or (job.held and job.id not in ignored and left_unfit(words, known)):
+        first = job.priority == FIRST and not job.held
+        if pinned or first or (job.held and job.id not in ignored and left_unfit(words, known)):
             found.append(job.id)
     return found
 
@@ -286,6 +292,8 @@ def _job(
             shapes = where.shapes(mark.sizes, layout, nodes)
             closed = left.closed or ("" if shapes else CLOSED)
             shapes = shapes or every
+        if not closed and _has_all_of_nodes(record, partitions):
+            shapes = _of_whole_nodes(shapes, nodes, snapshot)
     except ValueError as fault:
         if not running:
             raise
@@ -312,6 +320,24 @@ def _job(
     )
 
 
+def _has_all_of_nodes(record: JobRecord, partitions: Mapping[str, Partition]) -> bool:
+    names = [partitions.get(name) for name in record.partition.split(",")]
+    return any(partition is not None and partition.exclusive for partition in names)
+
+
+def _of_whole_nodes(
+    shapes: tuple[Shape, ...], nodes: frozenset[str], snapshot: Snapshot
+) -> tuple[Shape, ...]:
+    """Those of all GPUs of each node. With others a job would get more than it was given."""
+    each = {snapshot.nodes[name].gpus for name in nodes}
+    if whole := tuple(shape for shape in shapes if each == {shape.gpus_per_node}):
+        return whole
+    raise ValueError(
+        "its partition gives a job whole nodes (OverSubscribe=EXCLUSIVE), and none of its sizes is"
+        f" of nodes with {' or '.join(map(str, sorted(each)))} GPUs"
+    )
+
+
 def _within_limits(job: Job, record: JobRecord, where: Whereabouts, limits: SiteLimits) -> Job:
     """The job with the shapes that the site's limits on one job allow, and that it runs with.
 
@@ -334,6 +360,27 @@ def _within_limits(job: Job, record: JobRecord, where: Whereabouts, limits: Site
     if not shapes and job.placement is None:
         return barred(replace(job, shapes=()), against)
     return replace(job, shapes=shapes, limited=against)
+
+
+def _room_in_arrays(snapshot: Snapshot) -> dict[int, int]:
+    """Of arrays of which tasks wait under a limit (%4), how many more may run by it."""
+    room: dict[int, int] = {}
+    for record in snapshot.jobs.values():
+        _, limited, most = record.array_task.partition("%")
+        if limited and most.isdecimal():
+            room[record.array_job] = int(most)
+    for record in snapshot.jobs.values() if room else ():
+        if record.array_job in room and record.state in HOLDING:
+            room[record.array_job] -= 1
+    return room
+
+
+def _within_array(job: Job, room: int) -> Job:
+    """The task of an array of which others wait: Slurm starts one of them for each that stops."""
+    if job.placement is not None:
+        words = "its array has a limit (%), and a task that waits would get its place"
+        return replace(job, fixed=job.fixed or words)
+    return barred(job, "its array has a limit (%) on tasks that run") if room <= 0 else job
 
 
 def _with_share(job: Job, record: JobRecord, together: Mapping[int, frozenset[int]]) -> Job:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
+from string import digits
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # type: ignore[import-untyped]
 
@@ -27,12 +28,15 @@ LAST_NUMBER = (-1,)  # fold one bracket only: Slurm does not read every pattern 
 
 
 def fold(names: Iterable[str]) -> str:
-    """`n1 n2 n3 m7` -> `m7,n[1-3]`; empty for no names."""
-    nodes = NodeSet(resolver=RESOLVER_NOGROUP)
+    """`n1 n2 n3 m7 n1-ib` -> `m7,n[1-3],n1-ib`; empty for no names."""
+    nodes, alone = NodeSet(resolver=RESOLVER_NOGROUP), set()
     for name in names:
-        nodes.update(NodeSet(name, resolver=RESOLVER_NOGROUP))
+        if name[-1:] in digits:
+            nodes.update(NodeSet(name, resolver=RESOLVER_NOGROUP))
+        else:
+            alone.add(name)  # Slurm reads nothing behind a bracket
     nodes.fold_axis = LAST_NUMBER
-    return str(nodes)
+    return ",".join([*filter(None, [str(nodes)]), *sorted(alone)])
 
 
 def expand(text: str) -> tuple[str, ...]:

@@ -56,6 +56,9 @@ def layout_of(job: JobRecord, mark: Mark) -> Layout:
     if form == "per_task":
         fixed = gpus_in(job.tres_per_node) or job.tasks_per_node * count or None
         return Layout(form=form, gpu_type=gpu_type, gpus_per_task=count, per_node_fixed=fixed)
+    if form == "per_job" and gpus_by_type(job.tres_per_task):
+        # From GPUs per node beside those per task Slurm derives tasks per node, for good.
+        raise ValueError("it asks by --gpus and --gpus-per-task at once")
     gpus_per_task, fixed = _tasks(job, mark)
     return Layout(form=form, gpu_type=gpu_type, gpus_per_task=gpus_per_task, per_node_fixed=fixed)
 
@@ -112,6 +115,11 @@ def _tasks(job: JobRecord, mark: Mark) -> tuple[int, int | None]:
         tasks, nodes, gpus = mark.tasks, mark.nodes, mark.request
     else:
         tasks, nodes, gpus = job.tasks, job.nodes_wanted[0], gpus_wanted(job)
+    if not tasks and _reckoned_by_slurm(job, nodes):
+        raise ValueError(
+            f"its {job.tasks} tasks are of Slurm's own reckoning, as from --ntasks-per-gpu, and its"
+            " mark doesn't say so"
+        )
     tasks = tasks or job.tasks_per_node * nodes or nodes
     if gpus == nodes and nodes > 1 and tasks == nodes:
         # One task per GPU and one per node at once: only 1 GPU on each node is both.
@@ -124,3 +132,13 @@ def _tasks(job: JobRecord, mark: Mark) -> tuple[int, int | None]:
     raise ValueError(
         f"its {tasks} tasks for {gpus} GPUs on {nodes} nodes are not one per GPU or one per node"
     )
+
+
+def _reckoned_by_slurm(job: JobRecord, nodes: int) -> bool:
+    """Whether a job submitted on so many nodes has tasks for its GPUs that nobody has named.
+
+    Only a job that still asks as it was submitted shows that: ours asks per node, too, and has one
+    task for each of the nodes that it was given, of which it may have given some back.
+    """
+    untouched = bool(job.tres_per_job) and not job.tres_per_node and not job.tasks_per_node
+    return untouched and job.tasks > max(nodes, *job.nodes_wanted) and job.tasks >= gpus_wanted(job)

@@ -72,6 +72,7 @@ class Partition:
     memory_per_gpu: int = 0  # DefMemPerGPU
     wall: float | None = None
     qos: str = ""
+    exclusive: bool = False  # whether a job has all of its nodes there, whatever it asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,7 @@ def partitions_in(
             or _per_gpu(config.get("JobDefaults", "")),
             wall=_wall(words.get("MaxTime", ""), f"{where}: MaxTime", faults),
             qos="" if qos == "N/A" else qos,
+            exclusive=words.get("OverSubscribe", "") == "EXCLUSIVE",
         )
     return found
 

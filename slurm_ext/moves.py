@@ -36,6 +36,7 @@ from ones.slurm_ext.actions import (
 from ones.slurm_ext.holding import BAD_SHAPE, STALE
 from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.job_json import MALFORMED
+from ones.slurm_ext.layout import gpus_wanted
 from ones.slurm_ext.shards import beside
 from ones.slurm_ext.snapshot import ENDED, UNTRIED, JobRecord
 from ones.slurm_ext.waits import about
@@ -213,6 +214,13 @@ def pinned(move: MoveRecord, job: JobRecord) -> bool:
         return bool(wanted) and wanted == frozenset(expand(job.required_nodes))
     except ValueError:
         return False  # nothing that we wrote
+
+
+def _as_told(move: MoveRecord, job: JobRecord) -> bool:
+    """Whether the job asks for the nodes that the move gave it, and for as many GPUs."""
+    if not pinned(move, job) or move.target is None:
+        return False
+    return bool(move.shards) or gpus_wanted(job) == move.target.gpus
 
 
 def _stop_forgotten(move: MoveRecord, job: JobRecord) -> bool:
@@ -530,7 +538,7 @@ def _starting(case: _Case) -> Next:
         return _end(unfit, f"failed: Slurm can't give {case.where} here; held", holds=True)
     if case.job.held:
         return _end(case.move, f"abandoned: it was held again ({case.job.reason})", holds=False)
-    if case.job.priority >= FIRST and not pinned(case.move, case.job):
+    if case.job.priority >= FIRST and not _as_told(case.move, case.job):
         # Its owner may change what a waiting job asks for, but not go before others with that.
         return _withdraw(case, ELSEWHERE)
     room = case.has_room(promised=False)

@@ -57,6 +57,14 @@ class Weights:
     flags: frozenset[str] = frozenset()  # PriorityFlags
     site_plugin: bool = False  # whether a plugin of the site's adds a factor of its own
     by_qos: bool = False  # PreemptType=preempt/qos
+    cluster: str = ""  # ClusterName, for slurmdbd may know others
+
+    def as_it_is(self, factor: str) -> bool:
+        """Whether the factor counts as it is, and not as a share of the largest.
+
+        Slurm prints NO_NORMAL_ALL also where a single one of these flags is set.
+        """
+        return not self.flags.isdisjoint({f"NO_NORMAL_{factor}", "NO_NORMAL_ALL"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,36 +109,37 @@ class Multifactor:
         return max(found)  # of a job of several partitions Slurm has one for each
 
     def _in(self, name: str, job: JobRecord, *, requested: int, waited: float) -> int:
-        weights, flags = self.weights, self.weights.flags
+        weights = self.weights
         partition = self.partitions.get(name, PartitionFactors())
         qos = self.qos.get(job.qos, QosFactors()).priority
         association = _of(self.associations, job, name)
         tres = tres_in(job.tres)
         # An elastic job counts with its own request, however large it is now.
         scale = requested / tres["gres/gpu"] if requested and tres.get("gres/gpu") else 1.0
+        whole = dict.fromkeys(tres, 1.0) if weights.as_it_is("TRES") else partition.tres
         total = sum(
-            weight * count * scale / partition.tres[kind]
+            weight * count * scale / whole[kind]
             for kind, weight in weights.tres.items()
-            if (count := tres.get(kind)) and partition.tres.get(kind)
+            if (count := tres.get(kind)) and whole.get(kind)
         )
         total += weights.age * min(max(waited, 0.0) / max(weights.max_age, 1.0), 1.0)
         total += weights.fair_share * _of(self.fair_shares, job, name)
         total += weights.job_size * self._size(job, partition, scale)
         total += weights.association * (
             association
-            if "NO_NORMAL_ASSOC" in flags
+            if weights.as_it_is("ASSOC")
             else _share(association, max(self.associations.values(), default=0.0))
         )
         total += weights.partition * (
             partition.factor
-            if "NO_NORMAL_PART" in flags
+            if weights.as_it_is("PART")
             else _share(partition.factor, max(each.factor for each in self.partitions.values()))
             if self.partitions
             else 0.0
         )
         total += weights.qos * (
             qos
-            if "NO_NORMAL_QOS" in flags
+            if weights.as_it_is("QOS")
             else _share(qos, max((each.priority for each in self.qos.values()), default=0.0))
         )
         return min(max(int(total - job.nice), 1), 2**32 - 1)  # 0 is of held jobs
@@ -141,7 +150,8 @@ class Multifactor:
         nodes = max(1, ceil(job.nodes_wanted[0] * scale))
         if "SMALL_RELATIVE_TO_TIME" in self.weights.flags:
             minutes = (job.time_limit or partition.max_time or 60.0) / 60.0
-            share = cpus / max(minutes, 1.0) / self.cpus
+            on_nodes = nodes * self.cpus / self.nodes  # as if all nodes had as many
+            share = max(cpus, on_nodes) / max(minutes, 1.0) / self.cpus
             share = 1.0 - share if self.weights.favor_small else share
         elif self.weights.favor_small:
             share = ((self.nodes - nodes) / self.nodes + (self.cpus - cpus) / self.cpus) / 2

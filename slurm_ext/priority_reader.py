@@ -124,6 +124,7 @@ class PriorityReader:
             flags=frozenset(said.get("PriorityFlags", "").upper().split(",")),
             site_plugin=said.get("PrioritySiteFactorPlugin", "(null)") not in ("", "(null)"),
             by_qos=said.get("PreemptType", "") == "preempt/qos",
+            cluster=said.get("ClusterName", ""),
         )
 
     def _partitions(self) -> tuple[int, int, dict[str, PartitionFactors]]:
@@ -157,11 +158,14 @@ class PriorityReader:
         }
 
     def _associations(self) -> dict[Association, float]:
+        """Read after the configuration, which names the cluster that they are of."""
+        weights: Weights | None = self._parts["config"].value
         rows = self._rows(
             "sacctmgr",
             "-nP",
             "show",
             "assoc",
+            f"cluster={weights.cluster if weights else ''}",
             "format=account,user,partition,priority",
         )
         return {

@@ -20,8 +20,13 @@ NOT_DONE = ENDED - {"COMPLETED"}  # of one that is over without being done
 HOLDING = frozenset({"RUNNING", "SUSPENDED"})  # the states in which a job holds its GPUs
 ALIVE = HOLDING | {"PENDING"}  # those of a job that is not over
 BY_RESERVATION = frozenset({"MAINTENANCE", "RESERVED"})  # of a node in one that is active
-OUT_OF_SERVICE = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING"}) | BY_RESERVATION
+OUT_OF_SERVICE = (
+    frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "UNKNOWN", "INVALID_REG"})
+    | {"POWERING_DOWN", "REBOOT_ISSUED"}
+    | BY_RESERVATION
+)
 """States of a node on which nothing new is placed, but for jobs of its reservation."""
+ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})  # of a node that Slurm wakes for a job
 NOT_KNOWN = "not known"  # what a reader that is older than this cannot tell
 UNTRIED = frozenset({"", "None", "BeginTime"})  # reasons of a job that Slurm has not yet tried
 
@@ -120,6 +125,11 @@ class NodeRecord:
     shards_per_gpu: int = 0  # 0: GPUs can't be shared there
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it is powered down to save power, or not up again: nothing can report from it."""
+        return not self.states.isdisjoint(ASLEEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ import re
 from typing import Literal
 
 About = Literal["", "nodes", "size", "job"]
-Whose = Literal["user", "account", "qos", "anybody"]
+Whose = Literal["user", "account", "qos", "array", "anybody"]
 
 # With these a job may start any moment: it is next, or others go first, or its start has begun.
 _PASSING = frozenset({"", "none", "priority", "resources", "begintime", "prolog", "cleaning"})
 _NODES = ("reqnodenotavail", "nodes required for job are", "nodedown", "badconstraints")
 _LIMITS = ("qos", "assoc", "partition", "max")
 _AMOUNTS = re.compile("gres|cpu|mem|node|bb|billing|energy")
-_UNTIL_CHANGED = ("qos", "assoc", "partition", "reservation", "licenses", "max")
+_UNTIL_CHANGED = ("qos", "assoc", "partition", "reservation", "licenses", "max", "jobarray")
 _ONE_BY_ONE = re.compile(
     r"jobs|submit|minutes|wall|time|min(?!utes)|notallowed|inactive|down|config"
 )
@@ -47,4 +47,6 @@ def whose(reason: str) -> Whose:
         return "user"
     if "peraccount" in word or "peracct" in word:
         return "account"
+    if word.startswith("jobarray"):
+        return "array"
     return "qos" if word.startswith("qosgrp") else "anybody"

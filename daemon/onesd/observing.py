@@ -166,9 +166,13 @@ class Observer:
             return f"{words}: {node.reason}" if node.reason else words
         now = self._clock()
         books = self._books
-        return books.outages.note(node.name, now=now) or books.heard.silence(node.name, now=now)
+        if back := books.outages.note(node.name, now=now):
+            return back
+        # Its agent reports once a job has woken it, so its silence must not keep jobs off.
+        return "" if node.asleep else books.heard.silence(node.name, now=now)
 
     def silent(self, node: NodeRecord) -> bool:
-        """Whether a node that is in service has an agent that does not report."""
-        out = self.latest.barred(node)
-        return not out and not self._books.heard.reports_from(node.name, now=self._clock())
+        """Whether a node that is in service, and awake, has an agent that does not report."""
+        if node.asleep or self.latest.barred(node):
+            return False
+        return not self._books.heard.reports_from(node.name, now=self._clock())

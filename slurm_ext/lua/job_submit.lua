@@ -216,8 +216,20 @@ local function own_request(job)
     if gpus_in(job.tres_per_socket, "--gpus-per-socket") then
         refuse("--elastic can't resize a job that asks by --gpus-per-socket; use --gpus-per-node or --gpus")
     end
+    -- At any change of such a job, a requeue's included, slurmctld reckons its tasks anew, as one.
+    if (number(job.ntasks_per_gpu) or number(job.ntasks_per_tres) or 0) > 0 then  -- Slurm has both names
+        refuse("--elastic can't resize a job that asks by --ntasks-per-gpu; use --ntasks: where it is the number of "
+            .. "GPUs, the job has one task for each GPU at every size")
+    end
     local gpus, kind = gpus_in(job.tres_per_job, "--gpus")
     if gpus then
+        -- GPUs per node, which a reshape writes beside --gpus, would have Slurm derive tasks per node
+        -- from those per task, and these nobody can change again.
+        local each = gpus_in(job.tres_per_task, "--gpus-per-task")
+        if each then
+            refuse("--elastic can't resize a job that asks by --gpus and --gpus-per-task at once; "
+                .. "drop --gpus and say --ntasks=%d", math.max(1, math.floor(gpus / math.max(1, each))))
+        end
         return gpus, gpus, 0, kind
     end
     gpus, kind = gpus_in(job.tres_per_node, "--gres or --gpus-per-node")
@@ -352,6 +364,10 @@ local function check_kind(job)
         refuse("--elastic leaves the choice of nodes to onesd, which --nodelist=%s forbids; "
             .. "use --exclude or --constraint instead", job.req_nodes)
     end
+    if number(job.shared) == 0 then  -- --exclusive=user and its like have other numbers
+        refuse("--elastic says how many GPUs a job has, but --exclusive gives it all of its nodes; drop --exclusive, "
+            .. "and ask for sizes of whole nodes")
+    end
 end
 
 -- The job that stages data in for this one, for the mark; "" where there is none, or another user's.
@@ -365,13 +381,17 @@ local function stage_of(job, uid)
     return ";stage=" .. id
 end
 
--- The accounts that the site lets opt in, in words; nil where it lets all.
+-- The accounts that the site lets opt in, in words; nil where it lets this one, or all.
+-- In any case of letters: slurmctld lowers a job's account only after this script has seen it.
 local function others_may(account)
-    if not ones.accounts or ones.accounts[account or ""] then
+    if not ones.accounts then
         return nil
     end
-    local names = {}
-    for name in pairs(ones.accounts) do
+    local wanted, names = (account or ""):lower(), {}
+    for name, allowed in pairs(ones.accounts) do
+        if allowed and tostring(name):lower() == wanted then
+            return nil
+        end
         names[#names + 1] = name
     end
     table.sort(names)

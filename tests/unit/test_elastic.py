@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from ones.policies.model import Job, Placement, Shape
 from ones.policies.sizes import Sizes
+from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.elastic import (
     elastic_jobs,
     gpu_nodes,
@@ -143,6 +145,60 @@ def test_the_form_of_a_request_is_recognised(changes: dict[str, Any], layout: La
     assert layout_of(job, Mark.read(job.admin_comment)) == layout
 
 
+AS_SUBMITTED = {"admin_comment": marked("tasks=0;nodes=1"), "tres_per_job": "gres/gpu:4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tasks": 4}, "its 4 tasks are of Slurm's own reckoning"),
+        (
+            {"tasks": 4, "tres_per_task": "gres/gpu=1"},
+            "asks by --gpus and --gpus-per-task at once",
+        ),
+        (
+            {
+                "admin_comment": marked("tasks=4;nodes=1"),
+                "tasks": 4,
+                "tres_per_task": "gres/gpu:1",
+            },
+            "asks by --gpus and --gpus-per-task at once",
+        ),
+    ],
+    ids=["per GPU", "per task", "per task, with -n"],
+)
+def test_tasks_that_could_not_be_kept_are_no_reason_to_guess(
+    changes: dict[str, Any], words: str
+) -> None:
+    """At one GPU, one task per GPU looks like one per node, and no mark would tell them apart."""
+    job = a_record(**(AS_SUBMITTED | changes))
+    with pytest.raises(ValueError, match=words):
+        layout_of(job, Mark.read(job.admin_comment))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tasks": 1},
+        {"tasks": 2, "nodes_wanted": (2, 2)},  # started on two nodes
+        {"tasks": 4, "tres_per_node": "gres/gpu:1", "nodes_wanted": (4, 4)},  # reshaped by us
+        {"tasks": 4, "tres_per_node": "gres/gpu:1", "nodes_wanted": (2, 2)},  # and gave two back
+        {"tasks": 2},  # gave back one of two
+    ],
+)
+def test_one_task_per_node_is_read_as_such_at_every_size(changes: dict[str, Any]) -> None:
+    job = a_record(**(AS_SUBMITTED | changes))
+    assert layout_of(job, Mark.read(job.admin_comment)).gpus_per_task == PER_NODE
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_ntasks_per_gpu_is_kept_from_size_to_size(gpus: int) -> None:
+    now = {"tres_per_job": f"gres/gpu:{gpus}", "tres_per_node": f"gres/gpu:{gpus}", "tasks": gpus}
+    job = a_record(**(now | {"admin_comment": marked("tasks=4;nodes=1")}))
+    layout = layout_of(job, Mark.read(job.admin_comment))
+    assert layout.tasks_per_node(Shape(2, 4)) == 4
+
+
 def test_one_task_per_gpu_is_remembered_at_one_gpu() -> None:
     """There a job has one task, one node and one GPU: only the mark tells what it was."""
     at_one = {"tres_per_job": "gres/gpu:1", "tres_per_node": "gres/gpu:1", "tasks": 1}
@@ -254,6 +310,36 @@ def test_only_jobs_that_slurm_requeued_and_can_not_start_are_stranded() -> None:
         running(id=9, restarts=1, required_nodes="n1"),
     )
     assert stranded(a_cluster(*jobs), ()) == [1]
+
+
+def test_a_job_that_its_owner_requeued_does_not_go_before_all_others() -> None:
+    """Slurm keeps the priority that it was put first with until it is held and released."""
+    first = {"held": False, "restarts": 1, "reason": "Resources", "priority": FIRST}
+    jobs = (
+        a_record(1, **first),
+        a_record(2, **first | {"priority": 5000}),
+        a_record(3, **first | {"eligible": 2100.0}),
+        running(id=4, restarts=1, priority=FIRST),
+    )
+    assert stranded(a_cluster(*jobs), ()) == [1]
+
+
+def test_tasks_of_an_array_with_a_limit_stay_while_others_of_it_wait() -> None:
+    waits = a_record(9, array_job=9, array_task="3-9%2", held=False)
+    tasks = (
+        running(id=10, array_job=9, array_task="0"),
+        running(id=11, array_job=9, array_task="1", nodes="n2", gpus_on={"n2": 4}),
+        a_record(12, array_job=9, array_task="2"),
+        running(id=13, array_job=0, nodes="n3", gpus_on={"n3": 4}),
+    )
+    first, second, third, other = elastic_jobs(a_cluster(waits, *tasks))[0]
+    assert first.fixed == second.fixed
+    assert "a task that waits would get its place" in first.fixed
+    assert not third.startable
+    assert other.fixed == ""
+    for alone in (tasks, (replace(waits, array_task="3-9"), *tasks)):
+        first, _, third, _ = elastic_jobs(a_cluster(*alone))[0]
+        assert (first.fixed, third.startable) == ("", True)
 
 
 def test_only_a_job_that_was_once_ours_and_can_be_handled_is_stranded_in_its_form() -> None:

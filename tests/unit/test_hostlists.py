@@ -11,7 +11,7 @@ from ones.slurm_ext.hostlists import expand, fold
 @given(st.sets(st.integers(0, 300)))
 def test_folding_and_expanding_keep_the_names(numbers: set[int]) -> None:
     names = {f"n{number}" for number in numbers} | {
-        f"gpu-r{number % 3}n{number}" for number in numbers
+        f"gpu-r{number % 3}n{number}{end}" for number in numbers for end in ("", "-ib")
     }
     assert set(expand(fold(names))) == names
 
@@ -38,6 +38,15 @@ def test_runs_of_numbers_are_folded() -> None:
 
 def test_only_one_bracket_is_written() -> None:
     assert fold(["r1n1", "r1n2", "r2n1", "r2n2"]) == "r1n[1-2],r2n[1-2]"
+
+
+def test_names_that_do_not_end_in_a_digit_are_written_one_by_one() -> None:
+    """Slurm takes nothing behind a bracket in a NodeList or a ReqNodeList."""
+    assert fold(["gpu2-ib", "gpu1-ib", "gpu1-ib"]) == "gpu1-ib,gpu2-ib"
+    assert (
+        fold(["n2", "n1", "node2.cluster", "node1.cluster"]) == "n[1-2],node1.cluster,node2.cluster"
+    )
+    assert expand("gpu[1-2]-ib") == expand("gpu1-ib,gpu2-ib") == ("gpu1-ib", "gpu2-ib")
 
 
 def test_names_come_back_in_the_order_written() -> None:

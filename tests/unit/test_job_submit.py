@@ -225,6 +225,17 @@ def test_the_jobs_own_request_is_counted_in_every_form(
         ("", {"tres_per_job": "gres/gpu:2", "requeue": 0}, "--no-requeue"),
         ("", {"tres_per_job": "gres/gpu:2", "req_nodes": "n1"}, "--nodelist=n1"),
         ("", {"tres_per_job": "gres/gpu:2", "script": None}, "use sbatch --elastic"),
+        ("", {"tres_per_job": "gres/gpu:2", "shared": 0}, "drop --exclusive, and ask for sizes"),
+        (
+            "",
+            {"tres_per_job": "gres/gpu:8", "ntasks_per_gpu": 1},
+            "by --ntasks-per-gpu; use --ntasks: ",
+        ),
+        (
+            "",
+            {"tres_per_job": "gres/gpu:8", "tres_per_task": "cpu=2,gres/gpu=2"},
+            "by --gpus and --gpus-per-task at once.*; drop --gpus and say --ntasks=4",
+        ),
     ],
 )
 def test_what_cannot_be_elastic_is_refused_in_one_line_that_names_a_way_out(
@@ -303,6 +314,15 @@ def test_the_option_is_found_in_a_map_as_in_a_list(slurmctld: Slurmctld) -> None
 def test_the_mark_keeps_the_tasks_and_nodes_of_the_submission(slurmctld: Slurmctld) -> None:
     answer = slurmctld.elastic("4", tres_per_node="gres/gpu:2", min_nodes=2, num_tasks=4)
     assert answer.job["admin_comment"].endswith(";tasks=4;nodes=2;mem=no;cpu=no")
+
+
+@pytest.mark.parametrize(
+    "shared", [NO_VAL16, 1, 2, 3, 4], ids=["unset", "ok", "user", "mcs", "topo"]
+)
+def test_a_job_that_leaves_the_rest_of_its_nodes_to_some_others_passes(
+    slurmctld: Slurmctld, shared: int
+) -> None:
+    assert slurmctld.elastic("2", tres_per_job="gres/gpu:2", shared=shared).code == SUCCESS
 
 
 def test_the_mark_keeps_the_type_that_is_asked_for(slurmctld: Slurmctld) -> None:
@@ -579,6 +599,16 @@ def test_jobs_of_the_sites_accounts_are_elastic(
     allow(slurmctld, "vision", "robots")
     answer = slurmctld.elastic("1-4", tres_per_job="gres/gpu:4", **account)
     assert (answer.code, answer.mark) == (SUCCESS, "ONES1:sizes=1-4;request=4;held=0")
+
+
+@pytest.mark.parametrize("written", ["vision", "Vision", "VISION"])
+def test_accounts_are_the_same_in_any_case_as_to_slurm(slurmctld: Slurmctld, written: str) -> None:
+    modify = slurmctld.lua.globals().slurm_job_modify
+    elastic = slurmctld.table({"admin_comment": "ONES1:sizes=1-4;request=4;held=1"})
+    for account in ("vision", "Vision"):
+        allow(slurmctld, written)
+        assert slurmctld.elastic("4", tres_per_job="gres/gpu:4", account=account).code == SUCCESS
+        assert modify(slurmctld.table({"account": account}), elastic, None, 0) == SUCCESS
 
 
 @pytest.mark.parametrize(

@@ -430,6 +430,15 @@ def test_a_job_that_is_first_for_some_nodes_is_not_first_for_others(nodes: str) 
     assert over.endswith("(it was told to start elsewhere); held")
 
 
+def test_a_job_that_is_first_for_some_gpus_is_not_first_for_more_of_the_same_nodes() -> None:
+    move = a_move("start", step="starting", deadline=2010.0)
+    more = {"tres_per_job": "", "tres_per_node": "gres/gpu:8"}
+    waits = replace(waits_to_start("Resources", priority=FIRST), **more)
+    coming = Evidence(now=2001.0, free={"n2": 2}, coming={"n3": 2})
+    following = advance(move, waits, coming, LIMITS)
+    assert str(following.action) == "Hold(job=1, restarts=0)"
+
+
 def test_a_job_is_stopped_once_who_gets_its_gpus_is_first_in_slurms_queue() -> None:
     runs = a_record(state="RUNNING", held=False, nodes="n3", gpus_on={"n3": 2}, started=1500.0)
     move = a_move("preempt", step="asked", asked_at=2000.0, deadline=2020.0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from fake_slurm import a_record
 from simulated_onesd import AtWork
 from simulated_world import a_world
 
-from ones.slurm_ext.limits import Partition
+from ones.slurm_ext.elastic import elastic_jobs
+from ones.slurm_ext.limits import Partition, SiteLimits
 from ones.slurm_ext.limits_reading import Faults, partitions_in
 from ones.slurm_ext.partitioned import opened_to
 from ones.slurm_ext.simulated.settings import PartitionSpec
@@ -85,6 +87,25 @@ def test_states_and_lists_of_partitions_are_read() -> None:
     assert found.state == "DOWN"
     assert found.accounts == ({"vision", "bio"}, frozenset())
     assert found.qualities == (frozenset(), {"slow"})
+
+
+def test_where_a_job_has_all_of_its_nodes_only_sizes_of_whole_nodes_are_used() -> None:
+    (whole,) = partitions_in("PartitionName=a OverSubscribe=EXCLUSIVE\n", Faults()).values()
+    (shared,) = partitions_in("PartitionName=a OverSubscribe=NO\n", Faults()).values()
+
+    def sizes(job: JobRecord, partition: Partition) -> set[tuple[int, int]]:
+        snapshot = replace(a_snapshot(), jobs={job.id: job})
+        jobs, ignored = elastic_jobs(snapshot, limits=SiteLimits(partitions={"a": partition}))
+        if ignored:
+            raise ValueError(ignored[job.id])
+        assert not jobs[0].fixed
+        return {(shape.nodes, shape.gpus_per_node) for shape in jobs[0].shapes}
+
+    job = a_waiting("a", admin_comment="ONES1:sizes=1-8;request=4;held=1;tasks=0;nodes=1")
+    assert (1, 2) in sizes(job, shared)
+    assert sizes(job, whole) == {(1, 4), (2, 4)}
+    with pytest.raises(ValueError, match="none of its sizes is of nodes with 4 GPUs"):
+        sizes(replace(job, admin_comment="ONES1:sizes=1-2;request=2;held=1"), whole)
 
 
 def test_jobs_of_a_partition_that_is_down_wait_and_running_ones_are_left_running() -> None:

@@ -48,6 +48,7 @@ language|dave||5
 vision|alice||7
 vision|bob||20
 """
+NO_NORMAL = frozenset({"NO_NORMAL_ALL"})  # which Slurm prints of each of the others, too
 SHARES = """\
 root|||
  language|||
@@ -78,6 +79,7 @@ class Answers(Commands):
         self.config = config
         self.partitions = partitions
         self.down: set[str] = set()
+        self.associations = {"": ASSOCIATIONS}  # by cluster
         self.asked: list[str] = []
 
     def run(self, program: str, *args: str, timeout: float | None = None) -> str:
@@ -96,7 +98,8 @@ class Answers(Commands):
             case ("sacctmgr", "-nP", "show", "qos", _):
                 return QOS
             case ("sacctmgr", *_):
-                return ASSOCIATIONS
+                named = [arg[8:] for arg in args if arg.startswith("cluster=")]
+                return "".join(self.associations[name] for name in named or self.associations)
         raise AssertionError(program)
 
 
@@ -186,17 +189,30 @@ def test_age_ends_where_slurm_ends_it() -> None:
     [
         (Weights(job_size=1000.0), 132),  # (1/4 + 1/64) / 2
         (Weights(job_size=1000.0, favor_small=True), 867),
-        (Weights(job_size=1000.0, flags=frozenset({"SMALL_RELATIVE_TO_TIME"})), 1),
+        (Weights(job_size=1000.0, flags=frozenset({"SMALL_RELATIVE_TO_TIME"})), 4),
         (Weights(partition=3.0, flags=frozenset({"NO_NORMAL_PART"})), 120),
         (Weights(qos=3.0, flags=frozenset({"NO_NORMAL_QOS"})), 30),
         (Weights(association=3.0, flags=frozenset({"NO_NORMAL_ASSOC"})), 21),
         (Weights(tres={"gres/gpu:v100": 800.0}), 200),
+        (Weights(tres={"gres/gpu": 8.0}, flags=frozenset({"NO_NORMAL_TRES"})), 16),
+        (Weights(partition=3.0, flags=NO_NORMAL), 120),
+        (Weights(qos=3.0, flags=NO_NORMAL), 30),
+        (Weights(association=3.0, flags=NO_NORMAL), 21),
+        (Weights(tres={"gres/gpu": 8.0}, flags=NO_NORMAL), 16),
     ],
 )
 def test_slurms_flags_and_weights_are_followed(weights: Weights, expected: int) -> None:
     order = replace(reader(Answers()).order(), weights=weights)
     job = waiting(2, partition="high", time_limit=3600.0, tres="cpu=1,gres/gpu=2,gres/gpu:v100=2")
     assert order.priority(job, requested=2, waited=0) == expected
+
+
+def test_a_job_of_many_nodes_and_few_cpus_is_as_large_as_its_nodes() -> None:
+    weights = Weights(job_size=1e6, flags=frozenset({"SMALL_RELATIVE_TO_TIME"}))
+    order = Multifactor(weights=weights, partitions={}, nodes=4, cpus=64)
+    job = a_record(1, nodes_wanted=(2, 2), cpus=2, time_limit=3600.0, tres="cpu=2,node=2")
+    assert order.priority(job, requested=0, waited=0.0) == 8333  # 32 of 64 CPUs for 60 minutes
+    assert order.priority(replace(job, cpus=48), requested=0, waited=0.0) == 12500
 
 
 def test_a_user_without_an_association_has_no_share() -> None:
@@ -265,6 +281,13 @@ def test_where_sshare_is_down_jobs_go_by_their_submission_and_that_is_said() -> 
     assert order.priority(waiting(2), requested=2, waited=56) is None
     assert order.tier(waiting(2, partition="high")) == 5
     assert order.trouble == "sshare: Unable to contact it: jobs go by their submission"
+
+
+def test_associations_are_those_of_this_cluster_where_slurmdbd_knows_several() -> None:
+    answers = Answers(config=f"{CONFIG}ClusterName             = ones\n")
+    theirs = ASSOCIATIONS.replace("vision|bob||20", "vision|bob||7")
+    answers.associations = {"ones": ASSOCIATIONS, "theirs": theirs}
+    assert reader(answers).order().associations["vision", "bob", ""] == 20.0
 
 
 def test_what_was_read_once_holds_while_a_program_is_down() -> None:

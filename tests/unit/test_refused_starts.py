@@ -52,6 +52,7 @@ def nobody_tells_limits(call: Call) -> Verdict:
         ("ReservationDeleted", "job"),
         ("PartitionTimeLimit", "job"),
         ("Dependency", "job"),
+        ("JobArrayTaskLimit", "job"),
         ("SomethingNew", "job"),
     ],
 )
@@ -155,6 +156,19 @@ def test_what_a_rule_forbids_is_tried_again_when_a_job_that_counts_has_ended() -
     assert book.barred(now=1000.0 + 3000.0).get(7, ()) != ()
     book.take(a_snapshot(mine, own), now=1300.0)
     assert book.barred(now=1300.0).get(7, ()) != (), "bob's jobs do not count"
+    book.take(a_snapshot(mine), now=1400.0)
+    assert book.barred(now=1400.0).get(7, ()) == ()
+
+
+def test_a_task_beyond_its_arrays_limit_is_tried_again_when_a_task_of_it_has_ended() -> None:
+    book = FailedStarts(Store(":memory:"))
+    runs = {"state": "RUNNING", "gpus_on": {"n1": 4}, "nodes": "n1"}
+    mine = a_record(7, array_job=5, array_task="0")
+    own, other = a_record(8, array_job=5, array_task="1", **runs), a_record(9, **runs)
+    book.take(a_snapshot(mine, own, other), now=990.0)
+    book.failed(7, on(n1=4), "JobArrayTaskLimit", now=1000.0)
+    book.take(a_snapshot(mine, own), now=1300.0)
+    assert book.barred(now=4000.0).get(7, ()) != ()
     book.take(a_snapshot(mine), now=1400.0)
     assert book.barred(now=1400.0).get(7, ()) == ()
 

@@ -176,6 +176,8 @@ def _counts(reason: str, job: JobRecord, other: JobRecord) -> bool:
             return other.account == job.account
         case "qos":
             return other.qos == job.qos
+        case "array":
+            return other.array_job == job.array_job
         case _:
             return True
 

@@ -109,6 +109,8 @@ class MovesUnderWay:
             if job not in moving:  # one of `ignored` is let go as a plain job in the next round
                 record = snapshot.jobs[job]
                 why = f"Slurm can't start it on {record.required_nodes} ({record.reason})"
+                if not record.required_nodes:
+                    why = "nobody starts it, and it would go before all others"
                 self.restarts.take_back(record, why)
         self.live.give_up_nodes(snapshot, moving)
 
