@@ -175,4 +175,10 @@ class Surfer:
 
     def overflows(self) -> bool:
         """Whether the page as a whole would have to be scrolled sideways."""
-        return bool(self.run("return document.documentElement.scrollWidth > window.innerWidth + 1"))
+        # Not beside innerWidth: on a phone that grows with what is too wide.
+        return bool(
+            self.run(
+                "const { scrollWidth, clientWidth } = document.documentElement;"
+                "return scrollWidth > clientWidth + 1"
+            )
+        )

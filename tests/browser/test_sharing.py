@@ -83,7 +83,9 @@ def test_a_user_sees_his_half_of_a_pair_alone(sharing: ServedPage, browser: Surf
     sharing.share(two, four, node="n2")
     sharing.share(three, four, node="n3")
     see(sharing, browser, USER)
-    browser.reads("train-a", "85\u00a0%", "another user's", "the other job runs at 30%")
+    browser.reads(
+        "train-a", "85\u00a0%", "another user's", "another user's job runs slower than expected"
+    )
     browser.reads("two jobs share each of 3 GPUs now")
     assert len(browser.all("main.sharing tbody tr")) == 4
     told = browser.run(

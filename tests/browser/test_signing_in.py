@@ -9,7 +9,14 @@ import pytest
 from served_page import USER, ServedPage
 from surfer import Surfer
 
+from ones.daemon.onesd.page import server
+
 RUN = "from ones.daemon.ctl.main import main; main(prog_name='onesctl')"
+# Three quarters of a minute pass within two seconds.
+IMPATIENT = """
+    const usual = setTimeout;
+    window.setTimeout = (act, ms, ...more) => usual(act, ms < 40000 ? ms : ms / 30, ...more);
+"""
 
 
 def onesctl_web(page: ServedPage) -> str:
@@ -94,3 +101,52 @@ def test_signing_out_ends_the_session_of_all_tabs(page: ServedPage, browser: Sur
     browser.click("header button")
     browser.reads("Sign in")
     assert page.api.sessions.whose(cookie["value"], proof) is None
+
+
+def test_a_used_link_signs_nobody_out(page: ServedPage, browser: Surfer) -> None:
+    page.live(15)
+    link = page.link()
+    browser.open(link)
+    browser.reads("in all")
+    browser.open(link)
+    browser.reads("this link can't be used (any more)", "You stay signed in", "in all")
+    browser.go("#/map")
+    browser.reads("GPUs held")
+    assert "this link" not in browser.text
+
+
+def test_the_end_of_an_old_session_leaves_the_new_one_of_another_window(
+    page: ServedPage, browser: Surfer
+) -> None:
+    page.live(15)
+    browser.open(page.link())
+    browser.reads("in all")
+    cookie = browser.driver.get_cookies()[0]["value"]
+    first = browser.driver.current_window_handle
+    browser.driver.switch_to.new_window("window")
+    browser.driver.get(page.link(USER))
+    browser.reads("nobody", "in all")
+    browser.driver.close()
+    browser.driver.switch_to.window(first)
+    assert "(operator)" in browser.text
+    page.api.sessions.end(cookie)  # as its time limit does
+    page.live(15)
+    browser.reads("nobody", "in all")
+    assert "(operator)" not in browser.text
+
+
+def test_a_connection_that_hangs_is_told_and_made_anew(
+    page: ServedPage, browser: Surfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "BEAT", 3600.0)  # as if nothing came through any more
+    page.live(15)
+    added = browser.driver.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": IMPATIENT}
+    )
+    try:
+        browser.open(page.link())
+        browser.reads("onesd has not been heard for 45 s", "it is tried again", "in all")
+        page.live(15)
+        browser.reads(f"round {page.work.onesd.rounds.published.number},")
+    finally:
+        browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)

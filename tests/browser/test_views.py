@@ -77,6 +77,29 @@ def test_the_queue_says_why_jobs_wait_and_is_searched(busy: ServedPage, browser:
     browser.reads("1 job", "train-2")
 
 
+def test_a_job_on_several_nodes_is_found_by_each(page: ServedPage, browser: Surfer) -> None:
+    job = page.work.submit(12, "nobody", name="wide", elastic="12")
+    page.live(45)
+    browser.open(page.link())
+    browser.reads("1\nelastic jobs run")
+    for node in page.work.job(job).nodes:
+        browser.go(f"#/queue/running?find={node}")
+        browser.reads("1 job", "wide")
+
+
+def test_rounds_that_hang_are_told_on_every_view(page: ServedPage, browser: Surfer) -> None:
+    page.live(30)
+    page.work.offset += 3600
+    browser.open(page.link())
+    browser.reads("in all")
+    for view in VIEWS:
+        browser.go(f"#/{view}")
+        browser.sees(f"main.{view} > *")
+        assert browser.first(".notice").startswith("no round for 01:00:"), view
+    page.live(15)
+    eventually(lambda: not any(browser.each(".notice", "checkVisibility()")))
+
+
 def test_a_sorted_queue_says_so(busy: ServedPage, browser: Surfer) -> None:
     browser.open(busy.link())
     browser.reads("elastic jobs run")
@@ -86,6 +109,7 @@ def test_a_sorted_queue_says_so(busy: ServedPage, browser: Surfer) -> None:
     assert browser.first("th.job", "ariaSort") == "descending"
     numbers = [int(each) for each in browser.each("tbody th.job")]
     assert numbers == sorted(numbers, reverse=True)
+    assert browser.run("return document.activeElement.closest('th').className") == "job"
 
 
 def test_a_job_s_life_is_drawn(busy: ServedPage, browser: Surfer) -> None:
@@ -97,6 +121,24 @@ def test_a_job_s_life_is_drawn(busy: ServedPage, browser: Surfer) -> None:
     assert browser.all("svg rect.runs")
     assert browser.all("svg g.mark")
     assert "believed" in browser.text
+
+
+def test_a_job_s_view_has_its_answer_beside_the_newest_jobs(
+    page: ServedPage, browser: Surfer
+) -> None:
+    first = page.work.submit(16, "nobody", elastic="16")
+    page.live(60)
+    job = page.work.submit(8, "nobody", elastic="8")
+    page.live(15)
+    browser.open(page.link())
+    browser.reads("elastic jobs run")
+    browser.go(f"#/job/{job}")
+    browser.reads(f"Job {job}", "0\nGPUs now")
+    # From now on the view asks no more, and only hears of the jobs.
+    browser.run("window.fetch = () => new Promise(() => {})")
+    page.work.world.finish(first)
+    page.live(60)
+    browser.reads("8\nGPUs now", "running")
 
 
 @pytest.fixture
@@ -199,6 +241,25 @@ def test_events_are_listed_and_chosen(busy: ServedPage, browser: Surfer) -> None
     browser.go("#/events/refusals")
     browser.reads("Refusals")
     assert all("done" not in each for each in browser.each("main .outcome"))
+
+
+def test_moves_that_came_to_nothing_are_among_the_refusals(
+    page: ServedPage, browser: Surfer
+) -> None:
+    for _ in range(3):
+        page.work.submit(4, "nobody", elastic="4")
+    page.work.live(60)
+    for number, outcome in enumerate(("expired: too late", "abandoned: its job has ended"), 1):
+        page.work.store.write(
+            "UPDATE moves SET outcome = ?1, record = json_set(record, '$.outcome', ?1)"
+            " WHERE id = ?2",
+            outcome,
+            number,
+        )
+    browser.open(page.link())
+    browser.reads("elastic jobs run")
+    browser.go("#/events/refusals")
+    browser.reads("expired", "abandoned")
 
 
 def test_shares_are_summed_by_account(busy: ServedPage, browser: Surfer) -> None:

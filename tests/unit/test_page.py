@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import http.client
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -26,9 +27,13 @@ from ones.daemon.config import ConfigError, PageConfig, load_config
 from ones.daemon.ctl.main import main
 from ones.daemon.onesd.doors import views
 from ones.daemon.onesd.doors.sessions import MOST_LINKS, MOST_SESSIONS, Sessions, digest
-from ones.daemon.onesd.page import broadcast
+from ones.daemon.onesd.outcome import NOTHING as NO_JOBS
+from ones.daemon.onesd.outcome import Round
+from ones.daemon.onesd.page import broadcast, server
+from ones.daemon.onesd.page.history import MOST as MOST_POINTS
+from ones.daemon.onesd.page.history import History
 from ones.daemon.onesd.page.parts import NOTHING, Part, change
-from ones.daemon.onesd.page.rendering import Outline, Picture, Rendering
+from ones.daemon.onesd.page.rendering import Outline, Picture, Rendering, _Reasons
 from ones.daemon.web.readable import all_readable, readable
 from ones.slurm_ext.snapshot import Snapshot
 
@@ -84,6 +89,13 @@ class Client:
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[ServedPage]:
     with ServedPage(tmp_path, policy="fifo") as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
+    with a_page_where_gpus_are_shared(tmp_path_factory.mktemp("shared")) as served:
+        share_gpus(served)
         yield served
 
 
@@ -249,13 +261,99 @@ def test_what_is_told_has_the_types_that_the_modules_are_checked_by(
     assert mismatches(tmp_path, *told) == ""
 
 
-def test_so_has_what_is_told_of_shared_gpus(tmp_path: Path) -> None:
-    with a_page_where_gpus_are_shared(tmp_path) as page:
-        share_gpus(page)
-        clients = [Client(page).sign_in(), Client(page).sign_in(USER)]
-        pairs = [json.loads(client.ask("GET", "/data/sharing")[1]) for client in clients]
+def test_so_has_what_is_told_of_shared_gpus(shared: ServedPage, tmp_path: Path) -> None:
+    clients = [Client(shared).sign_in(), Client(shared).sign_in(USER)]
+    pairs = [json.loads(client.ask("GET", "/data/sharing")[1]) for client in clients]
     assert all(told["pairs"] for told in pairs)
     assert mismatches(tmp_path, *(("Page.Sharing", told) for told in pairs)) == ""
+
+
+def test_a_user_is_not_told_with_whose_jobs_his_share_a_gpu(shared: ServedPage) -> None:
+    operator, user = Client(shared).sign_in(), Client(shared).sign_in(USER)
+    states = [json.dumps(client.state()) for client in (operator, user)]
+    listed = views.jobs(shared.work.onesd.service, None)["jobs"]
+    own = {str(row["job"]) for row in listed if row["user"] == "nobody"}
+    told = [user.ask("GET", f"/data/job/{job}")[1].decode() for job in sorted(own)]
+    sharing = re.compile(r"(?:GPU of|GPU with|from) job (\d+)")
+    assert {*sharing.findall(states[0])} - own
+    assert "with another user's job" in states[1]
+    assert "another user's job" in "".join(told)
+    assert {*sharing.findall("".join([states[1], *told]))} <= own
+
+
+def test_a_job_that_can_t_be_shown_keeps_no_other_from_being_shown(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, sound, theirs = (page.work.submit(4, user) for user in ("nobody", "nobody", "daemon"))
+    page.work.live(30)
+    drawn = Rendering._job
+
+    def job(rendering: Rendering, last: Round, row: dict[str, object], *more: object) -> object:
+        if row["job"] == broken:
+            raise KeyError("x")
+        return drawn(rendering, last, row, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Rendering, "_job", job)
+    rendering = Rendering(page.work.onesd.service)
+    for _ in range(2):
+        picture = rendering.picture(rendering.outline())
+    his, hers = (rendering.for_viewer(picture, whose) for whose in ("nobody", "daemon"))
+    assert [*his.tables["jobs"]] == [str(sound)]
+    assert f"job {broken} is not shown: KeyError('x')" in his.values["problems"]
+    assert [*hers.tables["jobs"]] == [str(theirs)]
+    assert hers.values["problems"] == []
+    assert [one.message for one in caplog.records].count(
+        f"job {broken} can't be shown on the page"
+    ) == 1
+
+
+def test_open_pages_and_new_ones_are_told_that_rounds_have_stopped(tmp_path: Path) -> None:
+    with ServedPage(tmp_path, policy="fifo", round=1.0) as page:
+        page.live(16)  # the last round has just been
+        client = Client(page).sign_in()
+        assert client.state()["own"]["values"]["problems"] == []
+        with socket.create_connection(("127.0.0.1", page.port), timeout=60) as listening:
+            listening.sendall(
+                f"GET /data/changes HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n"
+                f"Cookie: {client.cookie}\r\nOnes-Proof: {client.proof}\r\n\r\n".encode()
+            )
+            page.work.offset += 3600.0  # and no round ends
+            heard = b""
+            while b"no round for 01:00:0" not in heard:
+                heard += listening.recv(65536)
+        assert "no round for" in str(client.state()["own"]["values"]["problems"])
+
+
+def test_the_charts_go_on_to_the_last_round_however_long_onesd_has_run() -> None:
+    history = History()
+    last = Round(number=1, at=0.0, seconds=1.0, outcome="", snapshot=NO_JOBS)
+    for number in range(5 * MOST_POINTS + 1):
+        history.take(replace(last, at=15.0 * number))
+        assert [*history.chart()][-1] == str(15 * number)
+    assert len(history.chart()) <= MOST_POINTS + 1
+
+
+def test_a_start_is_told_to_the_minute_that_its_words_name() -> None:
+    reasons = _Reasons()
+    key = reasons.key("needs 4 GPUs", 119.0)
+    assert reasons.rows[key]["at"] == 60
+
+
+def test_of_a_job_with_very_many_moves_the_latest_are_shown(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = page.work.running()
+    store = page.work.store
+    (first,) = store.rows("SELECT * FROM moves WHERE job = ?", job)
+    row = dict(first)
+    del row["id"]
+    record = json.loads(row["record"])
+    more = [row | {"record": json.dumps(record | {"reason": f"number {at}"})} for at in range(9)]
+    store.put("moves", more)
+    monkeypatch.setattr(server, "MOST", 5)
+    life = json.loads(Client(page).sign_in().ask("GET", f"/data/job/{job}")[1])
+    assert [move["reason"] for move in life["moves"]] == [f"number {at}" for at in range(4, 9)]
+    assert "of its moves the last 5 are shown" in life["meta"]["note"]
 
 
 def test_what_thousands_wait_for_is_told_once_and_a_user_hears_of_his_own_alone(

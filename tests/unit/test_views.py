@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -15,11 +16,12 @@ from ones.daemon.config import Config
 from ones.daemon.onesd.assembly import Onesd, assemble
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.onesd.doors import views
-from ones.daemon.onesd.outcome import NOTHING, Round
+from ones.daemon.onesd.outcome import NOTHING, Decision, Round
 from ones.daemon.onesd.round import Rounds
 from ones.daemon.onesd.service import Service
 from ones.daemon.wire import GpuSample, NodeReport
 from ones.policies.forecast import seconds_left_on
+from ones.policies.guard import Move
 from ones.policies.model import Placement
 from ones.policies.pace import Ends
 from ones.policies.prospects import Prospects, Release
@@ -28,6 +30,7 @@ from ones.slurm_ext.cluster import Cluster
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord
 
 HERS, HIS = 7, 8
+SLOW = "job {} runs at 30% of its speed alone, expected 90%"
 
 
 @pytest.fixture
@@ -308,7 +311,7 @@ def test_runs_of_an_earlier_job_of_the_same_number_are_not_its(
 
 
 def test_of_a_pair_with_anothers_job_a_user_is_told_his_half(service: Service) -> None:
-    pair = {"at": 900.0, "node": "n1", "gpu": 0, "parted": f"slow: job {HIS} runs at 30%"}
+    pair = {"at": 900.0, "node": "n1", "gpu": 0, "parted": f"slow: {SLOW.format(HIS)}"}
     for which, job in (("first", HERS), ("second", HIS)):
         pair |= {which: job, f"{which}_restarts": 0, f"{which}_batch": 64.0}
         pair |= {f"{which}_family": "f", f"{which}_expected": 0.9, f"{which}_speed": 0.3}
@@ -316,7 +319,86 @@ def test_of_a_pair_with_anothers_job_a_user_is_told_his_half(service: Service) -
     (hers,) = views.sharing(service, "ana")["pairs"]
     assert (hers["first"], hers["second"]) == (HERS, None)
     assert (hers["expected"], hers["measured"]) == ([0.9, None], [0.3, None])
-    assert "the other job runs at 30%" in hers["parted"]
+    assert hers["parted"] == "another user's job runs slower than expected"
     assert str(HIS) not in str(hers | {"since": None})
     (whole,) = views.sharing(service, None)["pairs"]
     assert whole["second"] == HIS
+    assert whole["parted"] == SLOW.format(HIS)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("shares its GPU with job 8", "shares its GPU with another user's job"),
+        ("shares its GPU with job 7", "shares its GPU with job 7"),
+        (
+            "shares the GPU of job 8: 96% and 93% of their speeds expected",
+            "shares the GPU of another user's job: 96% of its speed expected",
+        ),
+        (
+            "shares the GPU of job 7: 96% and 93% of their speeds expected",
+            "shares the GPU of job 7: 96% and 93% of their speeds expected",
+        ),
+        (
+            f"separated from job 8: {SLOW.format(HIS)}",
+            "separated from another user's job: another user's job runs slower than expected",
+        ),
+        (
+            f"separated from job 8: {SLOW.format(HERS)}",
+            f"separated from another user's job: {SLOW.format(HERS)}",
+        ),
+        (
+            "job 7 ran out of memory beside job 8",
+            "job 7 ran out of memory beside another user's job",
+        ),
+        ("job 8 comes first", "another user's job comes first"),
+        (
+            "shares its GPU with job 8; needs 2 GPUs; the first come free when job 8 ends",
+            "shares its GPU with another user's job; needs 2 GPUs;"
+            " the first come free when job 8 ends",
+        ),
+        ("job 8 is ahead of it and waits for its GPUs",) * 2,
+        ("job 8 has waited 00:40:00 and comes first",) * 2,
+        ("its data are being staged in by job 8 on n1",) * 2,
+    ],
+)
+def test_of_another_s_job_on_a_shared_gpu_no_number_and_no_speed_is_told(
+    onesd: Onesd, reason: str, told: str
+) -> None:
+    service = onesd.service
+    gpu = Placement.of({"n1": 1})
+    job = replace(a_job(HERS, "1", placement=gpu), user="ana")
+    move = Move(job=job.id, kind="preempt", reason=reason)
+    record = JobRecord(
+        **{"id": HERS, "name": "x", "user": "ana", "account": "lab", "partition": "gpu"},
+        **{"qos": "normal", "state": "RUNNING"},
+    )
+    onesd.rounds.published = Round(
+        **{"number": 1, "at": 990.0, "seconds": 1.0, "outcome": ""},
+        snapshot=replace(NOTHING, jobs={HERS: record}),
+        jobs=(job,),
+        decisions=(Decision.of(move, job, "begun"),),
+        notes={job.id: reason},
+    )
+    journal = {"job": HERS, "kind": "preempt", "restarts": 0, "outcome": "done", "beside": HIS}
+    service.books.store.put(
+        "moves",
+        [
+            {"job": HERS, "kind": "preempt", "at": 900.0, "outcome": "done", "open": 0}
+            | {"record": json.dumps({**journal, "reason": reason})}
+        ],
+    )
+
+    def said(whose: str | None) -> list[str]:
+        (listed,) = views.jobs(service, whose)["jobs"]
+        (decided,) = views.plan(service, whose)["decisions"]
+        life = views.job(service, HERS, whose, lambda _: 0.0)
+        (moved,) = life["moves"]
+        assert moved["beside"] == (HIS if whose is None else None)
+        assert life["runs"][0]["reason"].endswith(f"preempted: {moved['reason']}")
+        lines = views.explain(service, HERS, whose)["lines"]
+        explained = lines[1].removeprefix("preempt: ").removesuffix("; begun")
+        return [listed["note"], decided["reason"], moved["reason"], explained]
+
+    assert said("ana") == [told] * 4
+    assert said(None) == [reason] * 4

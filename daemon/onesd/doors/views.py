@@ -5,7 +5,6 @@ Every answer carries `meta` with the schema's version; fields are only ever adde
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from ones.daemon.onesd.books import needs
 from ones.daemon.onesd.books.jobs import pieces_of
 from ones.daemon.onesd.books.lives import KnownJob
 from ones.daemon.onesd.doors import gained, waiting
+from ones.daemon.onesd.doors.discreet import Discreet
 from ones.daemon.onesd.outcome import Round
 from ones.policies.forecast import by_name, own_batch, seconds_left
 from ones.policies.model import Job, Outlook, Placement, Problem
@@ -112,17 +112,17 @@ def controllers(controller: Service) -> Json | None:
 def problems(controller: Service, only: str | None, listed: list[Json]) -> list[str]:
     """What is not as it should be, in words; `listed` are the nodes as `nodes` shows them."""
     last, now = controller.published, controller.clock()
-    records = last.snapshot.jobs
+    records, told = last.snapshot.jobs, Discreet(controller, only)
     silent = [node["node"] for node in listed if node["note"]]
     found = [f"{fold(silent)}: not used for new work ({listed_notes(listed)})"] if silent else []
     seen = [job for job in sorted(last.ignored) if only is None or _user(records.get(job)) == only]
-    found += [f"job {job}: {last.ignored[job]}" for job in seen]
+    found += [told.text(f"job {job}: {last.ignored[job]}") for job in seen]
     if hidden := len(last.ignored) - len(seen):
         found.append(f"{counted(hidden, 'job')} of other users can't be handled")
     left = [job for job in sorted(last.left_out) if only is None or _user(records.get(job)) == only]
-    found += [f"job {job} left out: {last.left_out[job]}" for job in left]
-    told = [job for job in sorted(last.doubts) if only is None or _user(records.get(job)) == only]
-    found += [f"job {job}: {last.doubts[job]}" for job in told]
+    found += [told.text(f"job {job} left out: {last.left_out[job]}") for job in left]
+    unsure = [job for job in sorted(last.doubts) if only is None or _user(records.get(job)) == only]
+    found += [told.text(f"job {job}: {last.doubts[job]}") for job in unsure]
     if only is None:
         unread = sorted(last.snapshot.unread.items())
         found += [f"{what} left out: {why}" for what, why in unread]
@@ -155,6 +155,7 @@ def jobs(controller: Service, only: str | None) -> Json:
     """The elastic jobs that Slurm lists as pending or running."""
     last = controller.published
     shown = [job for job in last.jobs if only is None or job.user == only]
+    told_to = Discreet(controller, only)
     numbers = [int(job.id) for job in shown]
     moving = {move.job: move for move in controller.open_moves(numbers)}
     counts = controller.books.journal.counts(numbers)
@@ -169,7 +170,8 @@ def jobs(controller: Service, only: str | None) -> Json:
         move = moving.get(int(job.id))
         record = last.snapshot.jobs[int(job.id)]
         others = sorted(together.get(int(job.id), ()))
-        shares = f"shares its GPU with job {', '.join(map(str, others))}" if others else ""
+        shares = " and ".join(f"job {other}" for other in others)
+        shares = shares and f"shares its GPU with {shares}"
         if job.placement is None and job.id in controller.books.pairs.unknown:
             shares = f"shares no GPU yet: nobody knows {controller.books.pairs.unknown[job.id]}"
         found = waits.prospect(job)
@@ -200,12 +202,12 @@ def jobs(controller: Service, only: str | None) -> Json:
                 "waited": job.waited,
                 "moves": counts.get(int(job.id), 0),
                 "moving": f"{move.kind}" if move else None,
-                "beside": others,
+                "beside": [*filter(told_to.may_see, others)],
                 "waits_for": waiting.as_json(last, found),
                 "ends": gain.ends,
                 "rigid_ends": gain.rigid_ends,
                 "gained": gain.seconds,
-                "note": "; ".join(filter(None, (shares, note))),
+                "note": told_to.text("; ".join(filter(None, (shares, note)))),
             }
         )
     return aged(controller, jobs=listed)
@@ -220,10 +222,14 @@ def sharing(controller: Service, only: str | None) -> Json:
     if only is not None:
         own = controller.books.lives.of_user(only)
     closed = controller.books.pairs.closed(controller.clock()) if only is None else {}
+    told_to = Discreet(controller, only)
     return aged(
         controller,
         allowed=controller.config.sharing.allow,
-        pairs=[_own_half(pair, own) for pair in controller.books.pairs.view(own)],
+        pairs=[
+            {**_own_half(pair, own), "parted": told_to.text(pair["parted"])}
+            for pair in controller.books.pairs.view(own)
+        ],
         closed=[
             {"node": node, "gpu": gpu, "why": why} for (node, gpu), why in sorted(closed.items())
         ],
@@ -239,7 +245,6 @@ def _own_half(pair: dict[str, Any], own: Container[int] | None) -> dict[str, Any
         number = pair[which]
         if number not in own:
             told[which] = told["expected"][at] = told["measured"][at] = None
-            told["parted"] = re.sub(rf"\bjob {number}\b", "the other job", told["parted"])
     return told
 
 
@@ -252,7 +257,7 @@ def job(
     """
     known = visible(controller, number, only)
     age = refresh(number)
-    moves = controller.books.journal.of_job(number)
+    moves = [*map(Discreet(controller, only).move, controller.books.journal.of_job(number))]
     starts = {
         move["restarts"] + (move["kind"] == "resize"): move
         for move in moves
@@ -417,7 +422,7 @@ def _idle(held: int, gpus: Sequence[GpuSample]) -> int:
 def plan(controller: Service, only: str | None) -> Json:
     """What the last round decided for every job, and what became of it."""
     last = controller.published
-    users = {job.id: job.user for job in last.jobs}
+    users, told_to = {job.id: job.user for job in last.jobs}, Discreet(controller, only)
     return aged(
         controller,
         round=_round(last),
@@ -431,8 +436,8 @@ def plan(controller: Service, only: str | None) -> Json:
                 "gpus_after": decision.gpus_after,
                 "target": _target(decision.target),
                 "batch": decision.batch,
-                "reason": decision.reason,
-                "verdict": decision.verdict,
+                "reason": told_to.text(decision.reason),
+                "verdict": told_to.text(decision.verdict),
             }
             for decision in last.decisions
             if only is None or users.get(decision.job) == only
@@ -468,13 +473,20 @@ def report_needs(controller: Service, only: str | None) -> Json:
 def explain(controller: Service, number: int, only: str | None) -> Json:
     """Why a job has the size it has: the last decisions about it and the evidence behind them."""
     known = visible(controller, number, only)
-    last = controller.published
+    head = f"job {number} ({known.name}): {known.state}, sizes {known.sizes}"
+    lines, sizes = _evidence(controller, number)
+    told = map(Discreet(controller, only).text, lines)
+    return aged(controller, lines=[head, *told], sizes=sizes)
+
+
+def _evidence(controller: Service, number: int) -> tuple[list[str], list[Json]]:
+    """What there is to be said of a job, and how fast it would be at each size."""
+    last, lines = controller.published, list[str]()
     found = [job for job in last.jobs if int(job.id) == number]
-    lines = [f"job {number} ({known.name}): {known.state}, sizes {known.sizes}"]
     if not found:
         gone = "it is neither pending nor running now; its history: onesctl job"
         lines.append(gone if last.number else f"{NO_ROUND}: nothing can be said of it")
-        return aged(controller, lines=lines, sizes=[])
+        return lines, []
     this = found[0]
     if this.fixed:
         lines.append(f"it is not moved: {this.fixed}")
@@ -498,12 +510,12 @@ def explain(controller: Service, number: int, only: str | None) -> Json:
         lines.append(staged)
     outlook = last.problem.outlooks.get(this.id) if last.problem else None
     if outlook is None or last.problem is None:
-        return aged(controller, lines=lines, sizes=[])
+        return lines, []
     lines.append(
         f"believed: {_to_go(outlook, controller.books.reports.last(number))}, {_pace(outlook)};"
         f" {_costs(outlook, controller.config.estimator)}"
     )
-    return aged(controller, lines=lines, sizes=_speeds(this, outlook, last.problem))
+    return lines, _speeds(this, outlook, last.problem)
 
 
 def _to_go(outlook: Outlook, report: Json | None) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 
 import msgspec
 
+from ones.daemon.onesd.doors import views
 from ones.daemon.onesd.doors.workers import Busy, Workers
 from ones.daemon.onesd.page.parts import NOTHING, Part, change
 from ones.daemon.onesd.page.rendering import Outline, Picture, Rendering
@@ -138,14 +139,38 @@ class Broadcast:
 
     async def _run(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            heard = await self._hear()
             try:
                 async with self._one:
+                    if not heard:
+                        await self._tell_again()
+                        continue
                     looked_at = self._readers or self._awaited()
                     await (self._broadcast() if looked_at else self._remember())
             except Exception:  # the outermost loop of the page: a bug must not end its updates
                 log.exception("the page could not be brought up to date")
+
+    async def _hear(self) -> bool:
+        """Whether there is news; False: for a whole round there was none."""
+        try:
+            async with asyncio.timeout(self._service.config.round):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+    async def _tell_again(self) -> None:
+        """Where rounds have stopped no news comes, and what was told says nothing of it."""
+        last = self._service.published
+        overdue = self._service.clock() - last.at > views.STALE * self._service.config.round
+        if self._picture is None or not overdue:
+            return
+        before = dict(self._states)
+        self._serial += 1
+        self._states.clear()
+        self._whole.clear()
+        await self._tell(before)
 
     async def _remember(self) -> None:
         self._picture = None

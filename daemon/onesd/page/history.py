@@ -21,6 +21,7 @@ class History:
     """Points in time for a chart, and sums; `take` is told each round once, in order."""
 
     points: dict[str, Point] = field(default_factory=dict)
+    latest: Point | None = None  # which `points` may pass over
     begun: Counter[str] = field(default_factory=Counter)  # moves, by kind
     refused: int = 0
     since: float | None = None
@@ -41,8 +42,9 @@ class History:
                 self.begun[decision.kind] += 1
             elif decision.verdict.startswith("refused"):
                 self.refused += 1
+        self.latest = _point(last)
         if self._rounds % self._every == 0:
-            self.points[str(int(last.at))] = _point(last)
+            self.points[str(self.latest[0])] = self.latest
         self._rounds += 1
         if len(self.points) > MOST:
             self.points = dict(list(self.points.items())[::2])
@@ -69,6 +71,10 @@ class History:
         waits_longer = sum(job.placement is None and job.id in rigid.claims for job in last.jobs)
         self.ahead, self.behind = done + runs_sooner, late + waits_longer
         self.saved += passed * (done - late)
+
+    def chart(self) -> dict[str, Point]:
+        """The points, up to the last round."""
+        return self.points | ({} if self.latest is None else {str(self.latest[0]): self.latest})
 
     def gain(self) -> dict[str, Any]:
         """What elasticity gave so far, for the page."""

@@ -7,12 +7,15 @@ jobs wait for the same.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from ones.daemon.onesd.doors import views
+from ones.daemon.onesd.doors.discreet import Discreet
 from ones.daemon.onesd.outcome import Round
 from ones.daemon.onesd.page.events import Events
 from ones.daemon.onesd.page.history import History
@@ -22,6 +25,7 @@ from ones.daemon.web.readable import all_readable, readable
 from ones.policies.catalogue import OFFERS
 from ones.slurm_ext.snapshot import OUT_OF_SERVICE
 
+log = logging.getLogger(__name__)
 LONGEST_NAME = 80  # characters of a job's name that are sent
 MOST_EVENTS = 300  # for one page
 SHARES_OVER = 86400.0  # seconds over which the shares of users are added up ...
@@ -58,6 +62,18 @@ class Picture:
     outline: Outline
     mine: Mapping[str, Mapping[str, tuple[str, Json]]]  # table -> key -> whose, row
     reasons: Mapping[str, Json]
+    missing: Mapping[str, tuple[str, str]]  # job -> whose, why it can't be shown
+
+
+_TEXTS = {  # of a table's rows, that may tell of another's job
+    "plan": ("reason", "verdict"),
+    "reasons": ("why",),
+    "events": ("reason", "outcome"),
+}
+
+
+def _told(row: Json, discreet: Discreet, texts: tuple[str, ...]) -> Json:
+    return row | {name: discreet.text(row[name]) for name in texts}
 
 
 class _Reasons:
@@ -71,9 +87,10 @@ class _Reasons:
     def key(self, why: str, at: float | None) -> str:
         """Under which it stands in `rows`: one that a text keeps from round to round, though the
         job and the time in it become others."""
-        at = at and 60 * round(at / 60)  # in minutes, as the words have it
+        at = at and 60 * (at // 60)  # the minute that it is in, as the words have it
         if (why, at) not in self._keys:
-            need = readable(why.partition(";")[0])
+            # Users are sent keys as they are: none may name another's job.
+            need = re.sub(r"\bjob \d+", "job", readable(why.partition(";")[0]))
             self._alike[need] += 1
             key = self._keys[why, at] = f"{self._alike[need]} {need}"
             self.rows[key] = {"why": readable(why), "at": at}
@@ -89,6 +106,7 @@ class Rendering:
         self._events = Events()
         self._taken = 0  # the last round that history and events know
         self._shares: tuple[float, list[Json]] = (float("-inf"), [])
+        self._missing: Mapping[str, tuple[str, str]] = {}  # of the last round
 
     def take(self) -> None:
         """Remember the last round, whether anybody looks or not."""
@@ -105,7 +123,7 @@ class Rendering:
         service = cast(Service, _AfterRound(self._service, last))
         nodes = views.nodes(service)["nodes"]
         common = Part(
-            tables={"nodes": self._nodes(last, nodes), "history": dict(self._history.points)},
+            tables={"nodes": self._nodes(last, nodes), "history": self._history.chart()},
             values={"cluster": all_readable(self._cluster(service, nodes))},
         )
         return Outline(service, common, nodes)
@@ -117,11 +135,9 @@ class Rendering:
         reasons = _Reasons()
         plan = views.plan(service, None)["decisions"]
         users = {int(job.id): job.user for job in last.jobs}
+        shown, missing = self._jobs(last, views.jobs(service, None)["jobs"], reasons)
         mine = {
-            "jobs": {
-                str(row["job"]): (row["user"], self._job(last, row, reasons))
-                for row in views.jobs(service, None)["jobs"]
-            },
+            "jobs": shown,
             "plan": {
                 f"{row['job']}:{at}": (users.get(row["job"], ""), all_readable(row))
                 for at, row in enumerate(plan[: len(users) + 1000])
@@ -131,7 +147,7 @@ class Rendering:
                 for row in self._shares_of(service)
             },
         }
-        return Picture(outline, mine, reasons.rows)
+        return Picture(outline, mine, reasons.rows, missing)
 
     def for_viewer(self, picture: Picture, only: str | None) -> Part:
         """What one user may see beside the common part; None: an operator, who may see all."""
@@ -144,7 +160,14 @@ class Rendering:
         tables["reasons"] = {key: row for key, row in picture.reasons.items() if key in told}
         events = self._events.of(only, most=MOST_EVENTS)
         tables["events"] = {key: all_readable(row) for key, row in events.items()}
+        if only is not None:
+            discreet = Discreet(picture.outline.service, only)
+            for name in _TEXTS.keys() & tables.keys():
+                tables[name] = {
+                    key: _told(row, discreet, _TEXTS[name]) for key, row in tables[name].items()
+                }
         problems = views.problems(picture.outline.service, only, picture.outline.listed)
+        problems += [why for whose, why in picture.missing.values() if only in (None, whose)]
         values: Json = {"problems": all_readable(problems)}
         if only is None:
             values["policies"] = [name for name, offer in OFFERS.items() if offer.usual]
@@ -221,6 +244,22 @@ class Rendering:
                 "states": sorted(record.states & OUT_OF_SERVICE),
             }
         return found
+
+    def _jobs(
+        self, last: Round, rows: list[Json], reasons: _Reasons
+    ) -> tuple[dict[str, tuple[str, Json]], dict[str, tuple[str, str]]]:
+        """With whose they are: the jobs, and why those are left out that can't be shown."""
+        shown, missing = {}, {}
+        for row in rows:
+            key = str(row["job"])
+            try:
+                shown[key] = row["user"], self._job(last, row, reasons)
+            except Exception as fault:  # a bug, for which nobody else's jobs are to stand still
+                missing[key] = row["user"], f"job {key} is not shown: {fault!r}"
+                if key not in self._missing:
+                    log.exception("job %s can't be shown on the page", key)
+        self._missing = missing
+        return shown, missing
 
     def _job(self, last: Round, row: Json, reasons: _Reasons) -> Json:
         record = last.snapshot.jobs[row["job"]]

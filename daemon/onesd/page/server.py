@@ -28,7 +28,7 @@ from ones.daemon.onesd.page.guard import PROOF, Guard
 from ones.daemon.onesd.page.parts import Json
 from ones.daemon.onesd.page.sharing import sharing
 from ones.daemon.onesd.service import Service
-from ones.daemon.web.readable import all_readable
+from ones.daemon.web.readable import MOST, all_readable
 from ones.slurm_ext.errors import OnesError
 
 log = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class Page:
             found = views.job(self._service, number, whose, self._api.runs.refresh)
             told = views.explain(self._service, number, whose)
             both = {"lines": told["lines"], "speeds": told["sizes"]}
-            return {**found, **both, "now": self._service.clock()}
+            return {**_latest(found), **both, "now": self._service.clock()}
 
         return await self._told(request, life, self._api.lives)
 
@@ -264,6 +264,19 @@ class Page:
         response = _json({"error": SIGN_IN})
         response.set_status(401)
         return response
+
+
+def _latest(life: Json) -> Json:
+    """A job's life with no more of each list than a page is sent: of what came first least."""
+    cut = {}
+    for name in ("moves", "runs"):  # oldest first
+        if len(life[name]) > MOST:
+            cut[name] = life[name][-MOST:]
+    if not cut:
+        return life
+    note = f"of its {' and '.join(cut)} the last {MOST} are shown; onesctl job has all"
+    notes = filter(None, (life["meta"].get("note"), note))
+    return {**life, **cut, "meta": {**life["meta"], "note": "; ".join(notes)}}
 
 
 async def _short_body(request: web.Request) -> bytes:

@@ -1,7 +1,7 @@
 // Drawings of values over time, as SVG.
 
 import { svg } from "./dom.js";
-import { lasting, moment, short } from "./words.js";
+import { day, lasting, moment, short } from "./words.js";
 
 /** @typedef {[at: number, value: number]} Point */
 /** @typedef {[at: number, ...values: number[]]} Values */
@@ -50,7 +50,8 @@ export function timesBetween(from, to, most = 6, zone = new Date(from * 1000).ge
 }
 
 /**
- * The marks of an axis of times of day: [at, words].
+ * The marks of an axis of times of day; the first one of another day is written with the date,
+ * since there is no room for it at each.
  * @param {number} from
  * @param {number} to
  * @param {number} most
@@ -58,8 +59,15 @@ export function timesBetween(from, to, most = 6, zone = new Date(from * 1000).ge
  */
 export function timesOfDay(from, to, most) {
   const times = timesBetween(from, to, most);
-  const seconds = times.length > 1 && times[1] - times[0] < 60;
-  return times.map((at) => [at, moment(at, to, { seconds })]);
+  const step = times.length > 1 ? times[1] - times[0] : 60;
+  let before = day(to);
+  return times.map((at) => {
+    const date = day(at);
+    const clock = moment(at, at, { seconds: step < 60 });
+    const words = date === before ? clock : /^[0:]+$/.test(clock) ? date : `${date} ${clock}`;
+    before = date;
+    return [at, step < 86400 ? words : date];
+  });
 }
 
 /**

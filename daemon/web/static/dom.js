@@ -88,7 +88,8 @@ export function around({ target }, selector) {
 }
 
 /**
- * Keeps one child for each key, in order; a child is made anew only where its row has changed.
+ * Keeps one child for each key, in order; a child is made anew only where its row has changed, or
+ * what else it is made of.
  * @template Row
  */
 export class Keyed {
@@ -100,14 +101,17 @@ export class Keyed {
     this.kept = new Map();
   }
 
-  /** @param {[key: string, row: Row][]} rows */
-  show(rows) {
+  /** @param {[key: string, row: Row][]} rows @param {string} also */
+  show(rows, also = "") {
+    // Before the others are put in order: whichever is moved loses the focus.
+    const wanted = new Set(rows.map(([key]) => key));
+    for (const [key, { node }] of this.kept) if (!wanted.has(key)) node.remove();
     /** @type {typeof this.kept} */
     const kept = new Map();
     /** @type {ChildNode | null} */
     let before = this.root.firstChild;
     for (const [key, row] of rows) {
-      const mark = JSON.stringify(row);
+      const mark = JSON.stringify(row) + also;
       let known = this.kept.get(key);
       if (known === undefined) known = { mark, node: this.make(key, row) };
       else if (known.mark !== mark) {
@@ -123,7 +127,6 @@ export class Keyed {
       if (known.node === before) before = before.nextSibling;
       else this.root.insertBefore(known.node, before);
     }
-    for (const [key, { node }] of this.kept) if (!kept.has(key)) node.remove();
     this.kept = kept;
   }
 }

@@ -17,16 +17,21 @@ function sizes({ kind, gpus, gpus_after: after }) {
   return gpus ? `${gpus} → ${after}` : `→ ${after}`;
 }
 
+/** @param {string} word of an outcome */
+const way = (word) => (word === "done" ? "done" : word === "under way" ? "moving" : "refused");
+
+/** @param {string} outcome */
+const wordOf = (outcome) => outcome.split(":")[0];
+
 /**
  * How it went, in a word with a colour beside it.
  * @param {Page.Event} event
  */
 export function result({ outcome, ended, at, times }) {
-  const word = outcome.split(":")[0];
-  const name = word === "done" ? "done" : word === "under way" ? "moving" : "refused";
+  const word = wordOf(outcome);
   const took = word === "done" && ended !== null && ended > at ? ` in ${number(ended - at)} s` : "";
   const often = times > 1 ? `, ${number(times)} times` : "";
-  return el("span", { class: `outcome ${name}`, title: outcome }, `${word}${took}${often}`);
+  return el("span", { class: `outcome ${way(word)}`, title: outcome }, `${word}${took}${often}`);
 }
 
 /** @param {Page.Event} event @param {import("./store.js").Store} store */
@@ -74,14 +79,14 @@ export function open(root, store, { rest, query }) {
   function update() {
     const words = find.toLowerCase().split(/\s+/).filter(Boolean);
     const wanted = [...store.table("events").entries()].filter(([key, event]) => {
-      const refusal = key.startsWith("r") || /^(refused|failed|given up)/.test(event.outcome);
+      const refusal = key.startsWith("r") || way(wordOf(event.outcome)) === "refused";
       if (filter === "moves" && key.startsWith("r")) return false;
       if (filter === "refusals" && !refusal) return false;
       const text = `${event.job} job ${event.job} ${event.kind} ${event.user} ${event.reason} ${event.outcome}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
     wanted.sort((a, b) => b[1].at - a[1].at);
-    rows.show(wanted.slice(0, most));
+    rows.show(wanted.slice(0, most), store.day);
     none.hidden = wanted.length > 0;
     more.hidden = wanted.length <= most;
   }

@@ -6,9 +6,11 @@ import { course } from "./course.js";
 import { holdings } from "./holdings.js";
 import { progress } from "./queue.js";
 import { reading } from "./reach.js";
-import { lasting, moment, number, percent } from "./words.js";
+import { counted, lasting, moment, number, percent } from "./words.js";
 
 /** @typedef {import("./holdings.js").Stretch} Stretch */
+
+const AT_ONCE = 6; // nodes of a move
 
 /** @type {import("./main.js").Open} */
 export function open(root, store, { rest }) {
@@ -79,11 +81,11 @@ function facts(life, row) {
  * @param {Page.Life} life
  */
 function stretches({ runs, satellites, now }) {
-  /** @type {[at: number, gpus: number, words: string | null][]} */
+  /** @type {[at: number, gpus: number, words: string][]} */
   const changes = [];
   /** @param {number | null} from @param {number} to @param {number} gpus @param {string} words */
   const add = (from, to, gpus, words) => {
-    if (from !== null && to > from) changes.push([from, gpus, words], [to, -gpus, null]);
+    if (from !== null && to > from) changes.push([from, gpus, words], [to, -gpus, words]);
   };
   for (const run of runs) {
     let since = run.started;
@@ -98,14 +100,15 @@ function stretches({ runs, satellites, now }) {
   /** @type {Stretch[]} */
   const found = [];
   let held = 0;
-  /** @type {Set<string>} */
-  let words = new Set();
+  /** @type {Map<string, number>} How often each of the words is true. */
+  const words = new Map();
   changes.forEach(([at, gpus, said], index) => {
     held += gpus;
-    if (said) words.add(said);
+    const times = (words.get(said) ?? 0) + Math.sign(gpus);
+    if (times) words.set(said, times);
+    else words.delete(said);
     const next = changes[index + 1]?.[0];
-    if (held > 0 && next > at) found.push([at, next, held, [...words].join("; ")]);
-    if (held === 0) words = new Set();
+    if (held > 0 && next > at) found.push([at, next, held, [...words.keys()].join("; ")]);
   });
   return found;
 }
@@ -188,6 +191,15 @@ function speeds({ speeds: all }) {
   );
 }
 
+/** @param {Record<string, number>} target GPUs by node */
+function places(target) {
+  const all = Object.entries(target);
+  const first = all.slice(0, AT_ONCE).map(([node, gpus]) => `${gpus} on ${node}`).join(", ");
+  if (all.length <= AT_ONCE) return first;
+  const sum = all.reduce((so_far, [, gpus]) => so_far + gpus, 0);
+  return `${counted(sum, "GPU")}: ${first} and ${counted(all.length - AT_ONCE, "more node")}`;
+}
+
 /** @param {Page.Life} life */
 function moves({ moves: all, now }) {
   return el(
@@ -209,7 +221,7 @@ function moves({ moves: all, now }) {
               { class: "what" },
               el("i", { class: "key round" }, String(index + 1)),
               el("span", { class: `kind ${move.kind}` }, move.kind),
-              el("span", { class: "soft" }, move.target ? Object.entries(move.target).map(([node, gpus]) => `${gpus} on ${node}`).slice(0, 6).join(", ") : "gives its GPUs back"),
+              el("span", { class: "soft" }, move.target ? places(move.target) : "gives its GPUs back"),
               move.batch ? el("span", { class: "soft" }, `batch ${number(move.batch)}`) : null,
               el("span", { class: `outcome ${move.outcome === "done" ? "done" : move.outcome ? "refused" : "moving"}` }, move.outcome || `under way: ${move.step}`),
             ),

@@ -26,9 +26,12 @@ import * as steering from "./steering.js";
 
 /** @type {Record<string, { title?: string, open: Open }>} Those without a title are not in the menu. */
 const VIEWS = { overview, map, queue, plan, sharing, events, shares, steering, job };
+const STALE = 3; // rounds without success after which it is told how old the last one is, as by onesd
 const store = new Store();
 const main = el("main", { id: "main", tabindex: "-1" });
-const notice = el("div", { class: "notice", role: "status", hidden: true });
+const notice = aNotice();
+const late = aNotice();
+const unusedLink = aNotice();
 const live = el("span", { class: "live" });
 const pill = el("a", { class: "pill", href: "#/steering" });
 const who = el("span", { class: "who" });
@@ -54,8 +57,14 @@ document.body.append(
   el("button", { class: "skip", click: () => main.focus() }, "Skip to the view"),
   head,
   notice,
+  late,
+  unusedLink,
   main,
 );
+
+function aNotice() {
+  return el("div", { class: "notice", role: "status", hidden: true });
+}
 
 function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -81,7 +90,9 @@ function show() {
     else link.removeAttribute("aria-current");
   }
   main.className = name;
+  const focused = main.contains(document.activeElement);
   const root = fill(main);
+  if (focused) main.focus({ preventScroll: true }); // else the keyboard would begin at the top again
   document.title = `${VIEWS[name].title ?? "Job"} – ONES`;
   shown = VIEWS[name].open(root, store, { rest, query });
   links.get(name)?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -94,7 +105,16 @@ function update() {
   pill.classList.toggle("warn", Boolean(paused));
   pill.setAttribute("title", paused ? `paused by ${paused.by}: ${paused.reason}` : "What operators may do");
   fill(live, round.number ? `round ${round.number}, ${moment(round.at, store.now)}` : "no round has ended yet");
+  tellAge();
   draw();
+}
+
+/** Rounds may hang while onesd can be reached. */
+function tellAge() {
+  const { round } = store.values.cluster;
+  const seconds = store.now + sinceHeard() - round.at;
+  const stale = round.number > 0 && seconds > STALE * round.every;
+  told(late, stale && `no round for ${lasting(seconds)}; what is shown is as old, and onesctl status says why.`);
 }
 
 function draw() {
@@ -102,15 +122,15 @@ function draw() {
     shown?.update();
   } catch (fault) {
     // A fault of one view is told, and leaves the others as they are.
-    told(`This view can't be drawn: ${lineOf(fault)}`);
+    told(notice, `This view can't be drawn: ${lineOf(fault)}`);
     console.error(fault);
   }
 }
 
-/** @param {Child[]} words */
-function told(...words) {
-  notice.hidden = words.length === 0;
-  fill(notice, ...words);
+/** @param {HTMLElement} where @param {string | false} words */
+function told(where, words = false) {
+  where.hidden = !words;
+  fill(where, words);
 }
 
 /** @param {string} title @param {Child[]} content */
@@ -138,7 +158,7 @@ const on = {
   },
   state(state) {
     store.take(state);
-    told();
+    told(notice);
     if (!loaded) {
       loaded = true;
       show();
@@ -147,27 +167,30 @@ const on = {
   },
   changed(message) {
     store.change(message);
-    told();
+    told(notice);
     update();
   },
+  beat: tellAge,
   lost(why) {
-    if (loaded) told(`${why}; what is shown is ${age()} old, and it is tried again.`);
+    told(late);
+    if (loaded) told(notice, `${why}; what is shown is ${age()} old, and it is tried again.`);
     else card("One moment", el("p", {}, `${why}; it is tried again.`));
   },
   signedOut(why) {
-    told();
+    for (const each of [notice, late, unusedLink]) told(each);
     const before = wasSignedIn();
     localStorage.removeItem("ones-proof");
     card(
       before ? "Signed out" : "Sign in",
       before && el("p", { class: "why" }, "Your session has ended: it was too old, or onesd was restarted."),
-      !before && why.includes("link") && el("p", { class: "why" }, why),
+      !before && why && el("p", { class: "why" }, why),
       HOW,
     );
   },
 };
 
-const age = () => lasting((performance.now() - store.heard) / 1000);
+const sinceHeard = () => (performance.now() - store.heard) / 1000;
+const age = () => lasting(sinceHeard());
 
 async function leave() {
   await signOut().catch(() => {});
@@ -182,8 +205,8 @@ async function start() {
     try {
       await signIn(secret);
     } catch (fault) {
-      on.signedOut(lineOf(fault));
-      if (!wasSignedIn()) return;
+      if (!wasSignedIn()) return on.signedOut(lineOf(fault));
+      told(unusedLink, `${lineOf(fault)}. You stay signed in as before.`);
     }
   }
   if (!wasSignedIn()) on.signedOut("");
@@ -192,7 +215,10 @@ async function start() {
 
 addEventListener("hashchange", () => {
   if (location.hash.startsWith("#sign-in=")) location.reload();
-  else show();
+  else {
+    told(unusedLink);
+    show();
+  }
 });
 searchBySlash();
 start();

@@ -69,10 +69,10 @@ export function open(root, store) {
       );
       const jobs = [...store.table("jobs").entries()].filter(([, job]) => !job.gpus);
       jobs.sort((a, b) => a[1].submitted - b[1].submitted);
-      queue.show(jobs.slice(0, 6).map(([key, job]) => [key, store.explained(job)]));
+      queue.show(jobs.slice(0, 6).map(([key, job]) => [key, store.explained(job)]), store.day);
       first.classList.toggle("none", jobs.length === 0);
       const happened = [...store.table("events").entries()].sort((a, b) => b[1].at - a[1].at);
-      log.show(happened.slice(0, 6));
+      log.show(happened.slice(0, 6), store.day);
       latest.classList.toggle("none", happened.length === 0);
     },
   };

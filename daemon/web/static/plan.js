@@ -15,7 +15,7 @@ export function open(root, store) {
   const changes = el("tbody");
   /** @type {Keyed<{ decision: Page.Decision, job: NamedJob, most: number }>} */
   const rows = new Keyed(changes, (_, { decision, job, most }) => row(decision, job, most));
-  const none = el("p", { class: "empty" }, "The plan leaves every job as it is.");
+  const none = el("p", { class: "empty" });
   const planned = table(["Job", "Move", "Now and planned", "Where to", "Batch", "Verdict", "Why"], changes);
   const stays = el("ul", { class: "chips" });
   /** @type {Keyed<NamedJob & { gpus: string }>} */
@@ -32,21 +32,23 @@ export function open(root, store) {
       const jobs = store.table("jobs");
       const most = Math.max(1, ...decisions.map(([, one]) => Math.max(one.gpus, one.gpus_after)));
       const acted = cluster.mode === "observe" ? " In observe mode nothing of it is done." : cluster.paused ? " While onesd is paused nothing of it is begun." : "";
+      const of = store.operator ? "" : " of yours";
       const best = cluster.gap === null ? "" : `, at most ${percent(cluster.gap, 2)} from the best possible one`;
       fill(
         about,
         cluster.round.number
-          ? `Round ${cluster.round.number}, ${moment(cluster.round.at, store.now)}, policy ${cluster.policy}${best}. ${counted(decisions.length, "job")} would change.${acted}`
+          ? `Round ${cluster.round.number}, ${moment(cluster.round.at, store.now)}, policy ${cluster.policy}${best}. ${counted(decisions.length, "job")}${of} would change.${acted}`
           : "No round has ended yet.",
       );
       fill(scale, decisions.length ? [el("i", { class: "key now" }), " holds now  ", el("i", { class: "key then" }), ` planned; the longest is ${counted(most, "GPU")}`] : "");
       rows.show(decisions.map(([key, decision]) => [key, { decision, job: named(decision.job, jobs.get(String(decision.job))), most }]));
       planned.hidden = decisions.length === 0;
+      fill(none, `The plan leaves every job${of} as it is.`);
       none.hidden = decisions.length > 0;
       const moved = new Set(decisions.map(([, one]) => String(one.job)));
       const same = [...jobs.entries()].filter(([key, job]) => job.gpus && !moved.has(key));
       same.sort((a, b) => b[1].gpus - a[1].gpus || a[1].job - b[1].job);
-      fill(staying, `${counted(same.length, "job")} ${same.length === 1 ? "stays" : "stay"} as ${same.length === 1 ? "it is" : "they are"}`);
+      fill(staying, `${counted(same.length, "job")}${of} ${same.length === 1 ? "stays" : "stay"} as ${same.length === 1 ? "it is" : "they are"}`);
       chips.show(same.slice(0, 400).map(([key, job]) => [key, { job: job.job, name: job.name, gpus: counted(job.gpus, "GPU") }]));
     },
   };

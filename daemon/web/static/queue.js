@@ -58,7 +58,14 @@ export function open(root, store, { rest, query }) {
       choose();
     },
   });
-  const heads = el("tr");
+  const heads = COLUMNS.map(([name, words]) => {
+    const click = () => {
+      sort = sort === name ? `-${name}` : name;
+      showHeads();
+      choose();
+    };
+    return el("th", { scope: "col", class: name }, el("button", { click }, words));
+  });
   const body = el("tbody");
   /** @type {Keyed<Explained>} */
   const rows = new Keyed(body, (_, job) => row(job, store));
@@ -66,7 +73,7 @@ export function open(root, store, { rest, query }) {
   const more = el("button", { click: () => ((most += AT_ONCE), update()) }, "Show more");
   root.append(
     el("div", { class: "tools" }, tabs("Which jobs", "queue", FILTERS, filter), search),
-    el("div", { class: "wide card" }, el("table", {}, el("thead", {}, heads), body)),
+    el("div", { class: "wide card" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)),
     count,
     more,
   );
@@ -77,19 +84,9 @@ export function open(root, store, { rest, query }) {
   }
 
   function showHeads() {
-    fill(
-      heads,
-      COLUMNS.map(([name, words]) => {
-        const down = sort === `-${name}`;
-        const order = down ? "descending" : sort === name ? "ascending" : null;
-        const click = () => {
-          sort = sort === name ? `-${name}` : name;
-          showHeads();
-          choose();
-        };
-        return el("th", { scope: "col", class: name, "aria-sort": order }, el("button", { click }, words));
-      }),
-    );
+    COLUMNS.forEach(([name], which) => {
+      heads[which].ariaSort = sort === `-${name}` ? "descending" : sort === name ? "ascending" : null;
+    });
   }
 
   function update() {
@@ -98,7 +95,7 @@ export function open(root, store, { rest, query }) {
       .map(([key, job]) => /** @type {Row} */ ([key, store.explained(job)]))
       .filter(([, job]) => found(job, find));
     wanted.sort(order(sort));
-    rows.show(wanted.slice(0, most));
+    rows.show(wanted.slice(0, most), store.day);
     more.hidden = wanted.length <= most;
     const of = store.operator ? "" : " of yours";
     const shown = wanted.length > most ? `the first ${number(most)} of ` : "";
@@ -117,7 +114,9 @@ function belongs(job, filter) {
 function found(job, find) {
   const words = find.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return true;
-  const text = `${job.job} ${job.name} ${job.user} ${job.account} ${job.partition} ${job.state} ${job.nodes} ${job.why}`.toLowerCase();
+  // Each node by its name: several stand folded in `nodes`.
+  const nodes = Object.keys(job.on).join(" ");
+  const text = `${job.job} ${job.name} ${job.user} ${job.account} ${job.partition} ${job.state} ${job.nodes} ${nodes} ${job.why}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 

@@ -34,15 +34,21 @@ export function open(root, store) {
     said,
   );
   let offered = "";
+  let known = ""; // what may be steered, as it was shown last
+  let changes = false; // an order was given, and what it changes hasn't been seen
 
   /** @param {string} path @param {object} body @param {string} words */
   async function act(path, body, words) {
     fill(said, "…");
+    said.classList.remove("bad");
+    changes = true;
     try {
       await asked("POST", path, body);
       fill(said, words);
       reason.value = "";
     } catch (fault) {
+      changes = false;
+      said.classList.add("bad");
       fill(said, lineOf(fault));
     }
   }
@@ -52,6 +58,11 @@ export function open(root, store) {
       const { cluster, policies = [] } = store.values;
       const may = store.operator;
       const { paused } = cluster;
+      const is = JSON.stringify([paused, cluster.policy]);
+      // An answer is of no use any more once others have steered.
+      if (known !== is && !changes) fill(said);
+      if (known !== is) changes = false;
+      known = is;
       fill(
         state,
         cluster.mode === "observe"
@@ -64,8 +75,8 @@ export function open(root, store) {
       pausing.hidden = !may || Boolean(paused);
       resume.hidden = !may || !paused;
       choosing.hidden = !may;
-      const known = cluster.policy === cluster.configured ? "from the configuration" : `set by an operator; the configuration says ${cluster.configured}`;
-      fill(policy, `Policy ${cluster.policy} decides, ${known}.`);
+      const set = cluster.policy === cluster.configured ? "from the configuration" : `set by an operator; the configuration says ${cluster.configured}`;
+      fill(policy, `Policy ${cluster.policy} decides, ${set}.`);
       const wanted = JSON.stringify([policies, cluster.policy]);
       if (may && offered !== wanted && document.activeElement !== choice) {
         offered = wanted;

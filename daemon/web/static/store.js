@@ -14,6 +14,11 @@ export class Store {
   heard = 0; // ... and ours
   operator = false; // whether the user may see all, and steer
 
+  /** That onesd's clock is in, by which times are written with or without a date. */
+  get day() {
+    return new Date(this.now * 1000).toDateString();
+  }
+
   /**
    * All of it, in the place of what was known.
    * @param {Page.State} state

@@ -43,6 +43,12 @@ export function moment(at, now, { seconds = true } = {}) {
   return today ? clock : `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${clock}`;
 }
 
+/** @param {number} at */
+export function day(at) {
+  const then = new Date(at * 1000);
+  return `${two(then.getMonth() + 1)}-${two(then.getDate())}`;
+}
+
 /** @param {number | null} [value] */
 export function number(value, digits = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
