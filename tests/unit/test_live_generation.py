@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ones.slurm_ext.runtime.live.faults import STABLE, Faults
+from ones.slurm_ext.runtime.live.faults import FAILURES, STABLE, Faults
 from ones.slurm_ext.runtime.live.generation import LEAVE, MEND, TRIES, VOTE, WARM, Council
 from ones.slurm_ext.runtime.live.terms import (
     Abort,
@@ -616,6 +616,38 @@ def test_workers_that_are_lost_again_and_again_end_the_job() -> None:
         for key in sorted(world.processes):
             world.kill(key)
     assert world.ended == -9
+
+
+def test_a_loss_after_which_the_others_are_ended_to_begin_again_is_one_loss() -> None:
+    """Of sharded models nobody has the whole state where one is lost."""
+    council, now = Council(), 0.0
+
+    def step(event: Event) -> list[Action]:
+        nonlocal now
+        now += 1.0
+        return council.step(event, now)
+
+    def begin() -> None:
+        for key in sorted(council.workers):
+            step(Ready(key))
+        assert council.attempt is not None
+        for key in council.attempt.members:
+            step(Switched(key, council.attempt.number))
+        assert council.settled
+
+    step(Opened(0, 3, 3))
+    begin()
+    for _ in range(FAILURES):
+        first, *others = council.members
+        step(Gone(first, -9))
+        for key in others:
+            said = step(Broken(key, None))
+        assert said == [Kill(key) for key in others]
+        for key in others:
+            step(Gone(key, -15))
+        step(Tick())
+        assert not council.over
+        begin()
 
 
 def test_workers_that_are_lost_now_and_then_do_not_end_a_job_that_is_resized_in_between() -> None:

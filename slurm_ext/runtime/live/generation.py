@@ -211,9 +211,10 @@ class Council:
         if (code or newcomer) and not worker.killed and not self._restarting:
             self._faults.blame(worker.slot, code, lasted=self._now - worker.since)
         if member:
-            self._faults.deaths.append(code)
             self._lost += not worker.killed
-            self._break()
+            if not self._restarting:  # else it ends for the loss that is being dealt with
+                self._faults.deaths.append(code)
+                self._break()
         elif attempt is not None and worker.id in attempt.members:
             self._abort()
 
