@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -313,12 +313,25 @@ def _read(file: Path) -> Mapping[str, Any]:
 def _explain(fault: str, owner: Mapping[str, Path], path: Path) -> str:
     """msgspec's sentence, behind the file that the faulty key came from."""
     _, _, where = fault.partition("`$.")
-    key = where.rstrip("`").split(".")[0]
+    keys = where.rstrip("`").split(".") if where else []
+    key = keys[0] if keys else ""
     if not key and "`" in fault:
         key = fault.split("`")[1]
-    allowed = ", ".join(sorted(Config.__struct_fields__))
-    hint = f"; known keys: {allowed}" if "unknown field" in fault and "$." not in fault else ""
-    return f"{owner.get(key, path)}: {fault.replace('$.', '')}{hint}"
+    return f"{owner.get(key, path)}: {fault.replace('$.', '')}{_allowed(fault, keys)}"
+
+
+def _allowed(fault: str, keys: list[str]) -> str:
+    """The keys of the table, or the values of the key, to which these keys lead."""
+    kind: Any = Config
+    for key in keys:
+        if not hasattr(kind, "__struct_fields__"):  # below a table with names of the site's own
+            return ""
+        kind = {field.name: field.type for field in msgspec.structs.fields(kind)}.get(key)
+    if "unknown field" in fault and hasattr(kind, "__struct_fields__"):
+        return f"; known keys: {', '.join(sorted(kind.__struct_fields__))}"
+    if "Invalid enum value" in fault:
+        return f"; allowed: {', '.join(map(str, get_args(kind)))}"
+    return ""
 
 
 def _check(loaded: Loaded) -> None:

@@ -131,7 +131,7 @@ def names() -> tuple[str, ...]:
 def choices() -> str:
     """The names in a few words."""
     plain = [name for name in names() if ":" not in name]
-    return f"{', '.join(plain)}, gavel:NAME, gavel-oracle:NAME (onesctl policy list)"
+    return f"{', '.join(plain)}, gavel:NAME, gavel-oracle:NAME (onesctl policy list --all)"
 
 
 def information(name: str) -> Information:

@@ -76,7 +76,7 @@ def show(*, as_json: bool) -> None:
 def set_(name: str | None, *, default: bool, as_json: bool) -> None:
     """Decide by NAME from the next round on, restarts of onesd included, until --default."""
     if default == (name is not None):
-        raise click.UsageError("name a policy, or give --default; onesctl policy list shows all")
+        raise click.UsageError("name a policy, or give --default; all: onesctl policy list --all")
     answer = _ask("POST", {"policy": name})
     if as_json:
         print_json(answer)

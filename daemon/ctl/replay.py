@@ -185,8 +185,7 @@ def replay(
     there, workload = _read(trace, profiles, cluster, nodes or 16, gpus_per_node or 4)
     what_if = share is not None or pattern is not None
     site = what_if or not all(job.opted_in for job in workload.jobs)
-    if site:
-        workload = site_rules.still_there(workload, rules.slurm, _note)
+    workload = site_rules.still_there(workload, rules.slurm, _note)
     if what_if:
         opting = Opting(share=share or 0.0, pattern=pattern or "", growth=growth, seed=seed)
         workload = opting.of(workload, sum(node.gpus for node in there))

@@ -90,7 +90,10 @@ def main() -> None:
     try:
         places = places_here(os.environ, workers=given.workers)
         if program.is_python and not program.is_module and not Path(program.name).is_file():
-            raise EnvironmentFault(f"there is no script {program.name}")
+            raise EnvironmentFault(
+                f"there is no script {program.name} in {Path.cwd()}; give its path, or -m and a"
+                " module"
+            )
     except OnesError as fault:
         sys.exit(f"ones-run: error: {fault}")
     os.environ.setdefault("ONES_STARTED", f"{time.time():.3f}")

@@ -1,6 +1,9 @@
 """Average completion times of policies on published workloads, as ratios to the peers' figures.
 
-usage: scripts/benchmark-jct [--data DIR] [--processes N] [TABLE ...]
+usage: scripts/benchmark-jct [--processes N] [TABLE ...]
+
+The workloads are not part of this repository: they are looked for in ../shared/data beside it.
+Where they come from stands in docs/benchmarks/policies.md.
 """
 
 from __future__ import annotations

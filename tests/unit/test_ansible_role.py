@@ -119,3 +119,24 @@ def test_the_file_of_before_is_kept(played: tuple[Path, str]) -> None:
     root, _ = played
     [kept] = (root / "ours_of_before").glob("job_submit.lua.*")
     assert kept.read_text() == CASES["ours_of_before"].lua
+
+
+def test_packages_that_are_not_there_are_named_before_anything_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "ones-common_0.1.0+deb13_all.deb").touch()
+    task = {"ansible.builtin.include_role": {"name": "ones", "tasks_from": "packages"}}
+    play = {"hosts": "all", "gather_facts": False, "tasks": [task]}
+    (tmp_path / "site.yml").write_text(json.dumps([play]))
+    done = subprocess.run(
+        [
+            *(PLAYBOOK, "--inventory", "site,", "--connection", "local"),
+            *("--extra-vars", f"ones_packages={tmp_path} ones_debian=13", tmp_path / "site.yml"),
+        ],
+        env=os.environ
+        | {"ANSIBLE_ROLES_PATH": str(ROOT / "scripts/ansible/roles"), "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    said = said_of("site", done.stdout + done.stderr)
+    assert f"{tmp_path} has no ones-runtime, slurm-spank-ones for this Debian" in said

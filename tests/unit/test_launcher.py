@@ -36,3 +36,18 @@ def test_a_program_that_cannot_be_started_is_told_as_by_a_shell(
     assert done.returncode == code
     # The other worker may be ended before it can say the same.
     assert {*done.stderr.splitlines()} == {f"ones-run: error: {name}: {said}"}
+
+
+def test_a_script_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", "nope.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    said = f"ones-run: error: there is no script nope.py in {tmp_path}; give its path, or -m and a"
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1

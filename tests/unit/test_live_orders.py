@@ -17,6 +17,7 @@ import pytest
 
 from ones.slurm_ext.runtime.live.agent_line import AgentLine, Order, read_order
 from ones.slurm_ext.runtime.live.order_under_way import Orders
+from ones.slurm_ext.runtime.live.orders import OrderFault, order
 from ones.slurm_ext.runtime.live.submitting import (
     Ours,
     Submitted,
@@ -436,3 +437,8 @@ def test_without_an_agent_nothing_happens(tmp_path: Path) -> None:
     )
     line.say({"workers": 1})
     line.close({"able": False})
+
+
+def test_an_order_to_a_job_that_has_not_begun_says_what_to_wait_for(tmp_path: Path) -> None:
+    with pytest.raises(OrderFault, match=r"no .*join\.json; name the folder of a job"):
+        order(tmp_path, {"op": "status"})

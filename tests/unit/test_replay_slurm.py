@@ -94,6 +94,17 @@ def test_memory_and_licences_are_read(tmp_path: Path) -> None:
         traces.read(trace)
 
 
+def test_licences_of_elastic_jobs_that_are_not_there_keep_nobody_from_starting(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(f"{HEADING.strip()},licenses,sizes\n0,a,u,2,60,,,,class2025,,matlab:2,1-2\n")
+    done = CliRunner().invoke(main, ["replay", str(trace), "--policy=fifo", "--nodes=1"])
+    assert done.exit_code == 0, done.output
+    assert "1 jobs asked for reservation class2025, which --cluster does not have" in done.stderr
+    assert "1 jobs asked for licence matlab, which --cluster does not have" in done.stderr
+
+
 def test_records_of_sacct_tell_of_memory_and_licences_too(tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     held = "cpu=4,mem=62.50G,node=2,gres/gpu=4,license/matlab=2,license/ansys=1"

@@ -119,7 +119,7 @@ def test_the_commands_help_and_tell_their_version(
     ("words", "said"),
     [
         (["resize", "nowhere"], "the following arguments are required: --workers"),
-        (["status", "nowhere"], "ones-order: error: nowhere/join.json: No such file or directory"),
+        (["status", "nowhere"], "error: there is no nowhere/join.json; name the folder"),
         (["enlarge", "nowhere"], "invalid choice: 'enlarge'"),
     ],
 )

@@ -22,6 +22,11 @@ class OrderFault(OnesError):
 
 def order(folder: Path, message: Message, *, timeout: float = 900.0) -> dict[str, Any]:
     """Give an order to the job whose folder this is; its answer, once it is carried out."""
+    if not (folder / JOIN).exists():
+        raise OrderFault(
+            f"there is no {folder / JOIN}; name the folder of a job under ones-run --live that runs"
+            " (ones-checkpoints/JOBID/live, or its --folder), and wait until it has begun"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout)
         try:
