@@ -293,7 +293,7 @@ def _job(
             closed = left.closed or ("" if shapes else CLOSED)
             shapes = shapes or every
         if not closed and _has_all_of_nodes(record, partitions):
-            shapes = _of_whole_nodes(shapes, nodes, snapshot)
+            shapes = where.whole(mark.sizes, layout, nodes)
     except ValueError as fault:
         if not running:
             raise
@@ -323,19 +323,6 @@ def _job(
 def _has_all_of_nodes(record: JobRecord, partitions: Mapping[str, Partition]) -> bool:
     names = [partitions.get(name) for name in record.partition.split(",")]
     return any(partition is not None and partition.exclusive for partition in names)
-
-
-def _of_whole_nodes(
-    shapes: tuple[Shape, ...], nodes: frozenset[str], snapshot: Snapshot
-) -> tuple[Shape, ...]:
-    """Those of all GPUs of each node. With others a job would get more than it was given."""
-    each = {snapshot.nodes[name].gpus for name in nodes}
-    if whole := tuple(shape for shape in shapes if each == {shape.gpus_per_node}):
-        return whole
-    raise ValueError(
-        "its partition gives a job whole nodes (OverSubscribe=EXCLUSIVE), and none of its sizes is"
-        f" of nodes with {' or '.join(map(str, sorted(each)))} GPUs"
-    )
 
 
 def _within_limits(job: Job, record: JobRecord, where: Whereabouts, limits: SiteLimits) -> Job:

@@ -29,6 +29,7 @@ class Whereabouts:
     _kinds: dict[_Names, _Names] = field(default_factory=dict)
     _counts: dict[_Names, list[list[int]]] = field(default_factory=dict)
     _shapes: dict[tuple[Sizes, Layout, _Names], tuple[Shape, ...]] = field(default_factory=dict)
+    _whole: dict[tuple[Sizes, Layout, _Names], tuple[Shape, ...]] = field(default_factory=dict)
 
     def nodes(self, job: JobRecord, gpu_type: str) -> _Names:
         """By partition, type, exclusion and features; constraints that are more count as none."""
@@ -91,6 +92,25 @@ class Whereabouts:
                 and (shape.nodes == 1 or not whole or whole == {shape.gpus_per_node})
             }
         return tuple(sorted(shapes, key=lambda shape: (shape.gpus, shape.nodes)))
+
+    def whole(self, sizes: Sizes, layout: Layout, nodes: _Names) -> tuple[Shape, ...]:
+        """Those of the shapes that take all GPUs of each node, where all nodes have as many.
+
+        With others a job that has its nodes for itself would get more than it was given. Raises
+        ValueError where there is none.
+        """
+        key = sizes, layout, nodes
+        found = self._whole.get(key)
+        if found is None:
+            each = {self.snapshot.nodes[name].gpus for name in nodes}
+            found = tuple(one for one in self.shapes(*key) if each == {one.gpus_per_node})
+            if not found:
+                raise ValueError(
+                    "its partition gives a job whole nodes (OverSubscribe=EXCLUSIVE), and none of"
+                    f" its sizes is of nodes with {' or '.join(map(str, sorted(each)))} GPUs"
+                )
+            self._whole[key] = found
+        return found
 
     def _gpus(self, nodes: _Names) -> list[list[int]]:
         """The GPUs of each node, type by type."""

@@ -9,6 +9,17 @@ from pathlib import Path
 import pytest
 
 
+def run(*words: str, inside: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=inside,
+    )
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize(
     ("name", "said", "code"),
@@ -25,28 +36,14 @@ def test_a_program_that_cannot_be_started_is_told_as_by_a_shell(
     (tmp_path / "words").write_text("no program")
     (tmp_path / "binary").write_bytes(b"\x7fELF")
     (tmp_path / "binary").chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", f"--workers={workers}", name],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=tmp_path,
-    )
+    done = run(f"--workers={workers}", name, inside=tmp_path)
     assert done.returncode == code
     # The other worker may be ended before it can say the same.
     assert {*done.stderr.splitlines()} == {f"ones-run: error: {name}: {said}"}
 
 
 def test_a_script_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", "nope.py"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=tmp_path,
-    )
+    done = run("nope.py", inside=tmp_path)
     assert done.returncode == 1
     said = f"ones-run: error: there is no script nope.py in {tmp_path}; give its path, or -m and a"
     assert done.stderr.startswith(said)
