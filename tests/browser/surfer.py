@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from patience import eventually
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -88,9 +88,25 @@ class Surfer:
         ]
 
     def open(self, link: str) -> None:
-        """As if it were typed: another address of the same page only changes what is shown."""
+        """As if it were typed: another address of the same page only changes what is shown.
+
+        Whoever sees that the network has changed loads anew; containers come and go beside us.
+        """
         self.driver.get("about:blank")
-        self.driver.get(link)
+        while True:
+            try:
+                return self.driver.get(link)
+            except WebDriverException as fault:
+                if "ERR_NETWORK_CHANGED" not in str(fault):
+                    raise
+
+    @contextmanager
+    def without(self, address: str) -> Iterator[None]:
+        """What has such an address does not come."""
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        self.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": [address]})
+        yield
+        self.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
 
     def go(self, view: str) -> None:
         """To a view, by its link; the page has heard of it when this returns."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import eventually
 from served_page import USER, ServedPage
 from surfer import Surfer
 
@@ -47,6 +48,21 @@ def test_whoever_is_signed_in_stays_so_on_other_tabs_and_later(
     browser.reads("in all")
     browser.open(f"{page.url}/#/queue")
     browser.reads("No such job")
+
+
+@pytest.mark.parametrize("part", ["events.js", "style.css"])
+def test_a_page_of_which_a_part_did_not_come_is_loaded_again(
+    page: ServedPage, browser: Surfer, part: str
+) -> None:
+    """A browser drops what is under way when the network changes, and asks for it no more."""
+    page.live(15)
+    link = page.link()
+    with browser.without(f"*/static/{part}"):
+        browser.open(link)
+        browser.reads("A part of this page did not come")
+    styled = "return document.body && getComputedStyle(document.body).margin === '0px'"
+    eventually(lambda: browser.run(styled))
+    browser.reads("Overview", "(operator)")
 
 
 @pytest.mark.parametrize("what", ["expired", "forged", "cut"])

@@ -2,13 +2,14 @@
 
 Arguments: the job, the seconds a start may take, and moves such as `resize@n1:2,n2:2` or `preempt`;
 `start@n1:1/1` asks for one shard of a GPU, `start@n1:1/1+7` beside job 7. The job is taken to
-confirm each checkpoint at once.
+confirm each checkpoint at once, from when its script has begun: before, the signal would end it.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ones.policies.model import Placement
 from ones.slurm_ext.actuator import Actuator, JobChanged
@@ -18,18 +19,24 @@ from ones.slurm_ext.commands import Commands
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance
 from ones.slurm_ext.shards import alone, beside
 from ones.slurm_ext.slurm import Slurm
+from ones.slurm_ext.snapshot import JobRecord
 
 
 class Carrier:
     """Does what onesd's mover does with one move after the other."""
 
     def __init__(
-        self, cluster: Cluster, clock: Callable[[], float], sleep: Callable[[float], None]
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        has_begun: Callable[[JobRecord], bool],
     ) -> None:
         self._cluster = cluster
         self._actuator = Actuator(cluster)
         self._clock = clock
         self._sleep = sleep
+        self._has_begun = has_begun
 
     def outcomes(self, job: int, moves: Sequence[str], *, start_timeout: float) -> list[str]:
         """How each of the moves ended."""
@@ -56,10 +63,19 @@ class Carrier:
         limits: MoveLimits,
         **share: int | None,
     ) -> str:
+        present = self._cluster.snapshot().jobs[job]
+        end = self._clock() + 60
+        while kind != "start" and not self._has_begun(present) and self._clock() < end:
+            self._sleep(0.1)
         begun = self._clock()
-        restarts = self._cluster.snapshot().jobs[job].restarts
         move = MoveRecord(
-            id=1, job=job, kind=kind, restarts=restarts, target=target, begun_at=begun, **share
+            id=1,
+            job=job,
+            kind=kind,
+            restarts=present.restarts,
+            target=target,
+            begun_at=begun,
+            **share,
         )
         while not move.outcome and self._clock() < begun + 60:
             snapshot = self._cluster.snapshot()
@@ -89,8 +105,14 @@ class Carrier:
         return move.outcome
 
 
+def has_printed(job: JobRecord) -> bool:
+    """Whether its present run has, as the script of slurm_jobs.py does once it can be signalled."""
+    output = Path(f"/home/{job.user}/{job.id}.out")
+    return output.exists() and f"run {job.restarts} " in output.read_text()
+
+
 if __name__ == "__main__":
     commands = Commands()
-    carrier = Carrier(Slurm(commands, CommandReader(commands)), time.time, time.sleep)
+    carrier = Carrier(Slurm(commands, CommandReader(commands)), time.time, time.sleep, has_printed)
     job, start_timeout, *moves = sys.argv[1:]
     print(json.dumps(carrier.outcomes(int(job), moves, start_timeout=float(start_timeout))))

@@ -58,7 +58,8 @@ class SimulatedSlurm:
         return self.world.submit(user, wants=wants, **others)
 
     def move(self, job: int, *moves: str, start_timeout: float = 20) -> list[str]:
-        carrier = Carrier(self._cluster, lambda: self.world.now, self.world.step)
+        world = self.world
+        carrier = Carrier(self._cluster, lambda: world.now, world.step, lambda _: True)
         return carrier.outcomes(job, moves, start_timeout=start_timeout)
 
     def facts(self, number: int) -> Facts:
