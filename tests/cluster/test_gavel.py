@@ -137,6 +137,7 @@ def test_jobs_are_moved_between_gpu_types_to_where_each_is_worth_most(onesd: Ste
         within=6 * ROUND,
         what="each on the type where it is worth most",
     )
+    onesd.settle(within=8 * ROUND, rounds=2)  # it may have been seen there on its way elsewhere
     settled = len(runs(picky))
     onesd.wait(picky, ["COMPLETED"], within=120)
     result = onesd.result("alice", picky)
