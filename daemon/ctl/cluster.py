@@ -173,10 +173,10 @@ def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("reason", required=False, default="")
-def pause(reason: str) -> None:
+@click.argument("reason", nargs=-1)
+def pause(reason: tuple[str, ...]) -> None:
     """Stop acting: no move is begun until `onesctl resume`; moves under way are finished."""
-    asks("POST", "/v1/pause", {"reason": reason})
+    asks("POST", "/v1/pause", {"reason": " ".join(reason)})
     click.echo("paused; new jobs go straight to Slurm; `onesctl resume` goes on")
 
 

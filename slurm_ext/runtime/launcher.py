@@ -86,8 +86,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     given = parser().parse_args()
+    live = given.live or given.join is not None
     program = Program(given.script, tuple(given.arguments), given.module)
     try:
+        if not live and (given.slots is not None or given.folder is not None):
+            raise EnvironmentFault("--slots and --folder are of live jobs; add --live")
         places = places_here(os.environ, workers=given.workers)
         if program.is_python and not program.is_module and not Path(program.name).is_file():
             raise EnvironmentFault(
@@ -103,7 +106,7 @@ def main() -> None:
     own = resized.folder_of(os.environ)
     if places[0].rank == 0 and given.join is None and own is not None:
         resized.at_start(os.environ, gpus=places[0].world_size, folder=own)
-    if given.live or given.join is not None:
+    if live:
         run_live(program, places, join=given.join, slots=given.slots, folder=given.folder)
     if len(places) == 1:
         become(program, places[0])

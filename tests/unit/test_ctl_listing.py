@@ -252,6 +252,13 @@ def test_before_the_first_round_nothing_is_told_as_if_there_had_been_one(
     assert "No round has ended yet" in onesctl("plan").stdout
 
 
+def test_the_reason_of_a_pause_may_have_several_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(cluster, "asks", lambda *what: asked.append(what))
+    assert onesctl("pause", "new", "disks").exit_code == 0
+    assert asked == [("POST", "/v1/pause", {"reason": "new disks"})]
+
+
 def test_a_start_is_planned_with_the_gpus_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     start = {
         **{"job": 7, "kind": "start", "gpus": 0, "gpus_after": 4, "target": "4 on n1 (1x4)"},

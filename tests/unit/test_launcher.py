@@ -48,3 +48,10 @@ def test_a_script_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_pat
     said = f"ones-run: error: there is no script nope.py in {tmp_path}; give its path, or -m and a"
     assert done.stderr.startswith(said)
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--slots=4", "--folder=live"])
+def test_what_live_jobs_alone_have_is_refused_to_others(tmp_path: Path, option: str) -> None:
+    done = run(option, "train.py", inside=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "ones-run: error: --slots and --folder are of live jobs; add --live\n"

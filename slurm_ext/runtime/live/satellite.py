@@ -28,6 +28,7 @@ from ones.slurm_ext.runtime.live.loop import Loop
 
 log = logging.getLogger(__name__)
 PATIENCE = 120.0  # seconds to find the base
+TOLD = 10.0  # ... after which it is told that there is none yet
 RETRY = 0.5
 ORPHANED = 1.0  # seconds that workers have to end when there is nobody left to train with
 
@@ -71,13 +72,21 @@ class Satellite:
 
     def _join(self) -> tuple[socket.socket, Sealed]:
         """Find the base, which may be starting still, and be admitted."""
-        until = time.monotonic() + PATIENCE
+        begun, told = time.monotonic(), False
         while True:
             try:
                 return self._try_to_join()
             except (OSError, OnesError) as fault:
-                if time.monotonic() > until or "refuses" in str(fault):
+                tried = time.monotonic() - begun
+                if tried > PATIENCE or "refuses" in str(fault):
                     raise LinkFault(f"no way to join the job: {fault}") from None
+                if tried > TOLD and not told:
+                    told = True
+                    log.warning(
+                        "ones-run: no way to join the job yet (%s); it is tried for %.0f s",
+                        fault,
+                        PATIENCE,
+                    )
                 time.sleep(RETRY)
 
     def _try_to_join(self) -> tuple[socket.socket, Sealed]:
