@@ -4,8 +4,9 @@ A timer runs it every minute, apart from onesd and importing nothing of it, so t
 onesd (a crash, a full disk, a configuration that no longer loads) leaves no job held. It releases
 jobs that job_submit.lua held at submission, jobs that onesd held between two runs, and jobs that
 Slurm requeued for nodes onesd had chosen and that are lost; never a job that its user or an
-administrator holds. Running it twice, or beside a reviving onesd, is safe: a released job waits for
-onesd no more, so the next run does not see it.
+administrator holds. One that is held asks for its owner's own request again, which onesd wrote down
+when it gave the job another. Running it twice, or beside a reviving onesd, is safe: a released job
+waits for onesd no more, so the next run does not see it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from ones.slurm_ext.holding import (
     Hold,
     Known,
     Waits,
+    begins_by_owner,
     held_for_onesd,
     left_pinned,
 )
@@ -52,6 +54,8 @@ _COLUMNS = {
     "JobArrayID": 40,  # ARRAY_TASK of a task, which its number alone does not name to Slurm
     "PriorityLong": 20,
     "RestartCnt": 12,
+    "SubmitTime": 20,
+    "EligibleTime": 20,
     "Reason": 64,
     "ReqNodes": 64,  # whether it names any is all that counts
     "admin_comment": 320,  # the mark is shorter; what an administrator appended may be cut off
@@ -73,6 +77,8 @@ class PendingJob:
     required_nodes: str
     admin_comment: str
     task: str = ""  # of an array: ARRAY_INDEX, its name to Slurm's programs
+    submitted: float = 0.0
+    eligible: float = 0.0  # when it may begin; 0: not known
 
     @property
     def marked(self) -> bool:
@@ -107,9 +113,22 @@ class Written:
 
     known: Mapping[int, Known]
     looked: bool  # whether onesd has looked at the queue, and would have written down its holds
+    requests: Mapping[int, str]  # of those that onesd has given a shape; see `own`
 
     def of(self, job: int) -> Known:
         return self.known.get(job, Known(lost=not self.looked))
+
+    def own(self, job: PendingJob) -> dict[str, str]:
+        """What an update has to say for the job to ask for its owner's own request again.
+
+        Nothing for a job that nobody holds: were it started meanwhile, an update of its shape would
+        take nodes away from it. That may start at the size that onesd has given it.
+        """
+        try:
+            own = json.loads(self.requests[job.id]) if job.held else {}
+            return {str(name): str(value) for name, value in own.items()}
+        except (AttributeError, KeyError, ValueError):
+            return {}
 
 
 def why_release(job: PendingJob, known: Known, *, moves_too: bool) -> str | None:
@@ -147,16 +166,21 @@ def parse_squeue(
         for width in _COLUMNS.values():
             fields.append(line[at : at + width].strip())
             at += width
-        job, name, priority, restarts, reason, nodes, comment = fields
+        job, name, priority, restarts, submitted, eligible, reason, nodes, comment = fields
         fair = all(_NUMBER.fullmatch(field) for field in (job, priority, restarts))
         if fair and _NAME.fullmatch(name):
             if comment.startswith((MARK, STAGE_MARK)):
                 numbers = int(job), int(priority), int(restarts)
                 task = name if "_" in name else ""
-                jobs.append(PendingJob(*numbers, reason, nodes, comment, task))
+                times = _seconds(submitted), _seconds(eligible)
+                jobs.append(PendingJob(*numbers, reason, nodes, comment, task, *times))
         elif line.strip():
             odd(line)
     return jobs
+
+
+def _seconds(text: str) -> float:
+    return float(text) if _NUMBER.fullmatch(text) else 0.0
 
 
 def pending_jobs() -> list[PendingJob]:
@@ -179,14 +203,38 @@ def _odd(line: str) -> None:
     click.echo(f"ones-release: error: squeue printed {shown}; that line is left out", err=True)
 
 
-def release(job: str) -> None:
-    """Let Slurm start the job wherever it fits, now.
+def terms(job: PendingJob) -> dict[str, str]:
+    """What is written of a job before it is released.
 
     A node list that onesd pinned may name a node that is down, and a requeued job begins two
-    minutes late; both go first, in one update. Raises SlurmError.
+    minutes late; when else it begins is for its owner to say.
     """
-    _slurm("scontrol", "update", f"JobId={job}", "ReqNodeList=", "StartTime=now")
-    _slurm("scontrol", "release", job)
+    times = {"eligible": job.eligible, "submitted": job.submitted}
+    late = begins_by_owner(**times, restarts=job.restarts)
+    return {"ReqNodeList": ""} | ({} if late else {"StartTime": "now"})
+
+
+def release(job: PendingJob, own: Mapping[str, str]) -> None:
+    """Let Slurm start the job wherever it fits, at its `own` request. Raises SlurmError.
+
+    All is written in one update. Where Slurm refuses it, the job is released at the size it has.
+    """
+    name = job.task or str(job.id)
+    if own:
+        try:
+            _update(name, {**own, **terms(job)})
+        except SlurmError as fault:
+            words = f"job {name} is not put back to its own request"
+            click.echo(f"ones-release: error: {words}: {fault}", err=True)
+            own = {}
+    if not own:
+        _update(name, terms(job))
+    _slurm("scontrol", "release", name)
+
+
+def _update(job: str, fields: Mapping[str, str]) -> None:
+    words = (f"{name}={value}" for name, value in fields.items())
+    _slurm("scontrol", "update", f"JobId={job}", *words)
 
 
 def cancel(job: int) -> None:
@@ -207,6 +255,7 @@ def _lines(*command: str) -> Iterator[str]:
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=os.environ | {"SLURM_TIME_FORMAT": "%s"},
             encoding="utf-8",
             errors="replace",
         )
@@ -243,16 +292,17 @@ def holds_in(database: sqlite3.Connection, now: float) -> Written:
         "SELECT * FROM holds WHERE typeof(job) = 'integer' AND typeof(restarts) = 'integer'"
     )
     names = [column[0] for column in rows.description]
-    found = {}
+    found, requests = {}, {}
     for row in (dict(zip(names, tuple(values), strict=True)) for values in rows):
         released = row["released"] is not None
         # An onesd of an earlier version did not write the last two down.
         freed, pinned = bool(row.get("freed")) or released, row.get("pinned", released)
         hold = Hold(row["restarts"], released=released, freed=freed, pinned=bool(pinned))
         found[row["job"]] = Known(hold=hold)
+        requests[row["job"]] = row.get("own") or ""
     for job, restarts in _late(database, now):
         found[job] = Known(hold=found.get(job, Known()).hold, unanswered=restarts)
-    return Written(found, looked=_looked(database))
+    return Written(found, looked=_looked(database), requests=requests)
 
 
 def _looked(database: sqlite3.Connection) -> bool:
@@ -341,7 +391,7 @@ def release_all(
             click.echo(f"would release job {job.id}: {why}, and {gone.why}")
             continue
         try:
-            release(job.task or str(job.id))
+            release(job, written.own(job) if written is not None else {})
         except SlurmError as fault:
             refusals.append(fault)
             click.echo(f"ones-release: error: job {job.id} is not released: {fault}", err=True)

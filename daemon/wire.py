@@ -44,7 +44,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="rep
     batch_most_per_gpu: Count | None = None
     resumed_seconds: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     """Seconds from the process's start to its first step in this run (part of a restart's cost)."""
-    checkpoints: bool = True  # whether it saves on the checkpoint signal
+    checkpoints: bool = True
+    """Whether it saves on the checkpoint signal. False is a training's last word: the batch script
+    may go on with something that would die of it."""
     tunes: bool = False  # whether it takes another batch while it runs, from the agent's answer
 
     @property

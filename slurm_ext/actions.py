@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ones.policies.model import Placement
+from ones.policies.model import Placement, Shape
 
 FIRST = 4294000000  # a priority above all that Slurm reckons, and below its words for none
 
@@ -62,6 +62,15 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """Have the held job ask for what its owner asked for, in this shape, on any nodes."""
+
+    job: int
+    restarts: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Let the held job start; on one that runs, clear a hold that would outlive this run."""
 
@@ -107,4 +116,15 @@ class Comment:
     text: str
 
 
-Action = Signal | RequeueHold | Revive | Reshape | Release | GoFirst | Hold | GiveBack | Comment
+Action = (
+    Signal
+    | RequeueHold
+    | Revive
+    | Reshape
+    | Restore
+    | Release
+    | GoFirst
+    | Hold
+    | GiveBack
+    | Comment
+)

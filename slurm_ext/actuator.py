@@ -20,11 +20,13 @@ from ones.slurm_ext.actions import (
     Release,
     RequeueHold,
     Reshape,
+    Restore,
     Revive,
     Signal,
 )
 from ones.slurm_ext.cluster import Cluster, JobDetails
 from ones.slurm_ext.errors import OnesError, SlurmError
+from ones.slurm_ext.holding import begins_by_owner
 from ones.slurm_ext.hostlists import expand, fold
 from ones.slurm_ext.layout import Layout, cannot_share, layout_of
 from ones.slurm_ext.mark import Mark
@@ -77,6 +79,8 @@ class Actuator:
                 return self._revive(job)
             case Reshape():
                 return self._reshape(details, action)
+            case Restore():
+                return self._restore(details, action)
             case Release():
                 return self._release(job)
             case GoFirst():
@@ -152,22 +156,12 @@ class Actuator:
         shape = action.target.shape
         if shape is None:
             raise JobChanged(job.id, f"can't have unequal parts {action.target.gpus_on}")
-        try:
-            layout = layout_of(job, Mark.read(job.admin_comment))
-        except ValueError as fault:
-            raise JobChanged(job.id, f"can't be given another shape: {fault}") from None
-        if not layout.suits(shape):
-            raise JobChanged(job.id, f"can't have {shape}: its tasks would not fit")
+        layout = _layout(job, shape)
         if action.shards and shape.gpus != 1:
             raise JobChanged(job.id, f"can't share GPUs in the shape {shape}: only one GPU")
         if action.shards and (against := cannot_share(job, Mark.read(job.admin_comment))):
             raise JobChanged(job.id, f"can't share a GPU: {against}")
-        # On a job that runs, this update would fail and still take nodes away from it. Held like
-        # this, not even its owner can let it start under our hands.
-        locked = self._lock(job)
-        if locked is None or locked.restarts != job.restarts:
-            raise JobChanged(job.id, "is not the same any more")
-        _expect_held(locked)
+        self._lock_for_good(job)
         wanted = reshape_fields(
             job,
             layout,
@@ -188,6 +182,23 @@ class Actuator:
             _verify(found.record, layout, shape, action.target.nodes, shards=action.shards)
             _verify_memory(found, action.request.memory)
         return found.record
+
+    def _restore(self, details: JobDetails, action: Restore) -> JobRecord | None:
+        job, shape = details.record, action.shape
+        _expect_held(job)
+        layout = _layout(job, shape)
+        self._lock_for_good(job)
+        wanted = reshape_fields(job, layout, shape, cpus_per_gpu=details.cpus_per_gpu)
+        wanted["ReqNodeList"] = ""
+        if not begins_by_owner(
+            eligible=job.eligible, submitted=job.submitted, restarts=job.restarts
+        ):
+            wanted["StartTime"] = "now"
+        self._cluster.update(job.id, wanted)
+        after = self._reread(job.id)
+        if after is not None and after.state == "PENDING":
+            _verify(after, layout, shape, (), shards=0)
+        return after
 
     def _release(self, job: JobRecord) -> JobRecord | None:
         if job.state in ENDED:
@@ -227,6 +238,15 @@ class Actuator:
         self._cluster.update(job.id, {"Comment": action.text})
         return job
 
+    def _lock_for_good(self, job: JobRecord) -> None:
+        """Before a shape is written, which would fail on a job that runs and still take nodes away
+        from it. Held like this, not even its owner can let it start under our hands.
+        """
+        locked = self._lock(job)
+        if locked is None or locked.restarts != job.restarts:
+            raise JobChanged(job.id, "is not the same any more")
+        _expect_held(locked)
+
     def _lock(self, job: JobRecord) -> JobRecord | None:
         """Hold a job as an administrator: its owner may release what submission or requeue hold."""
         self._cluster.hold(job.id)
@@ -241,6 +261,17 @@ class Actuator:
     def _reread(self, job: int) -> JobRecord | None:
         found = self._cluster.job(job)
         return None if found is None else found.record
+
+
+def _layout(job: JobRecord, shape: Shape) -> Layout:
+    """The form that the job keeps in this shape. Raises JobChanged where it can't have it."""
+    try:
+        layout = layout_of(job, Mark.read(job.admin_comment))
+    except ValueError as fault:
+        raise JobChanged(job.id, f"can't be given another shape: {fault}") from None
+    if not layout.suits(shape):
+        raise JobChanged(job.id, f"can't have {shape}: its tasks would not fit")
+    return layout
 
 
 def reshape_fields(

@@ -16,6 +16,7 @@ from ones.slurm_ext.holding import (
     NO_HOLDS,
     Holds,
     Waits,
+    begins_by_owner,
     held_for_onesd,
     in_doubt,
     left_pinned,
@@ -29,7 +30,7 @@ from ones.slurm_ext.priority import Order
 from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
 from ones.slurm_ext.snapshot import ALIVE, HOLDING, JobRecord, Snapshot
-from ones.slurm_ext.takes import asked_by
+from ones.slurm_ext.takes import CPU, MEMORY, Asked, asked_by
 from ones.slurm_ext.tres import gpus_in
 from ones.slurm_ext.waits import about
 from ones.slurm_ext.whereabouts import Whereabouts, features_of
@@ -280,8 +281,10 @@ def _job(
     shapes: tuple[Shape, ...] = ()
     try:
         layout = layout_of(record, mark)
+        asked = Asked(record, mark, layout, partitions.get(record.partition.partition(",")[0]))
         nodes = _allowed(record, where, layout.gpu_type)
-        every = shapes = where.shapes(mark.sizes, layout, nodes)
+        every, nodes = _with_room(where.shapes(mark.sizes, layout, nodes), asked, where, nodes)
+        shapes = every
         if not shapes:
             raise ValueError(f"{NO_SIZE} {mark.sizes} fits the nodes it may use")
         left = opened_to(record, nodes, where, partitions)
@@ -290,10 +293,12 @@ def _job(
         if left.nodes is not nodes and left.nodes != nodes:
             nodes = left.nodes
             shapes = where.shapes(mark.sizes, layout, nodes)
+            shapes, nodes = _with_room(shapes, asked, where, nodes)
             closed = left.closed or ("" if shapes else CLOSED)
             shapes = shapes or every
         if not closed and _has_all_of_nodes(record, partitions):
             shapes = where.whole(mark.sizes, layout, nodes)
+            shapes, nodes = _with_room(shapes, asked, where, nodes)
     except ValueError as fault:
         if not running:
             raise
@@ -314,10 +319,25 @@ def _job(
         time_limit=record.time_limit,
         time_left=_time_left(record, snapshot) if running else None,
         fixed=_unmovable(record) or fixed or ("" if running else closed),
-        startable=not closed and (queued or _startable(record, mark, holds)),
+        startable=not closed and (queued or _startable(record, mark, holds, snapshot.taken)),
         queued=queued and not closed,
         stays=closed if running else "",
     )
+
+
+def _with_room(
+    shapes: tuple[Shape, ...], asked: Asked, where: Whereabouts, nodes: frozenset[str]
+) -> tuple[tuple[Shape, ...], frozenset[str]]:
+    """Those of the shapes, and of the nodes, that have the CPUs and the memory which it asks for.
+
+    What a job runs with is kept in any case: Slurm knows better, as of CPUs that tasks share.
+    """
+    left, able = where.with_room(shapes, nodes, asked.take(CPU), asked.take(MEMORY))
+    held_on = asked.record.held_on
+    has = Placement.of(held_on).shape if held_on else None
+    if has in shapes and has not in left:
+        return tuple(one for one in shapes if one in left or one == has), nodes
+    return left, able
 
 
 def _has_all_of_nodes(record: JobRecord, partitions: Mapping[str, Partition]) -> bool:
@@ -388,8 +408,16 @@ def _unmovable(record: JobRecord) -> str:
     return f"it is {busy[0].lower()}" if busy else ""
 
 
-def _startable(record: JobRecord, mark: Mark, holds: Holds) -> bool:
-    return "COMPLETING" not in record.flags and held_for_us(record, mark, holds)
+def _startable(record: JobRecord, mark: Mark, holds: Holds, now: float) -> bool:
+    ready = "COMPLETING" not in record.flags and not begins_later(record, now)
+    return ready and held_for_us(record, mark, holds)
+
+
+def begins_later(record: JobRecord, now: float) -> bool:
+    """Whether a pending job is to begin later, as its owner has said since its submission."""
+    return record.eligible > now and begins_by_owner(
+        eligible=record.eligible, submitted=record.submitted, restarts=record.restarts
+    )
 
 
 def in_slurms_queue(record: JobRecord, holds: Holds) -> bool:

@@ -19,6 +19,7 @@ SINCE = "holds_since"  # the fact in onesd's database: when it began to know of 
 LATE = 600.0  # seconds within which a hold that nobody has answered may still strike
 STALE = 30.0  # seconds for which Slurm's answer may be older than a hold of ours
 CLOCK_SKEW = 60.0  # seconds that onesd's clock may run behind slurmctld's
+REQUEUE_WAIT = 121.0 + 60.0  # seconds for which Slurm lets a requeued job wait, and for its end
 BY_OWNER, BY_ADMINISTRATOR = "jobhelduser", "jobheldadmin"
 BAD_SHAPE = "BadConstraints"  # with this reason Slurm itself holds a job that can't run anywhere
 REQUEUED = "job requeued in held state"
@@ -107,6 +108,15 @@ def held_for_onesd(job: Waits, known: Known) -> bool:
     if job.restarts == 0:
         return job.held_at_submission and word != BY_ADMINISTRATOR
     return lost and word in _LIKE_OURS
+
+
+def begins_by_owner(*, eligible: float, submitted: float, restarts: int) -> bool:
+    """Whether it is by its owner's wish that a pending job begins no sooner.
+
+    Slurm itself lets a requeued job, which it takes for submitted anew, wait for two minutes.
+    """
+    by_slurm = restarts > 0 and eligible <= submitted + REQUEUE_WAIT
+    return eligible > submitted and not by_slurm
 
 
 def held_like_ours(job: Waits) -> bool:

@@ -182,9 +182,16 @@ def _node_record(node: Json) -> NodeRecord:
         gpus=sum(types.values()),
         gpus_used=gpus_used(node["gres_used"]),
         shards_per_gpu=shards_per_gpu(node["gres"]),
+        cpus=number(node.get("effective_cpus", 0)),
+        memory=memory_known(number(node.get("real_memory", 0))),
         partitions=frozenset(_words(node["partitions"])),
         features=frozenset(_words(node["active_features"])),
     )
+
+
+def memory_known(mib: int) -> int:
+    """A node's memory, of which Slurm says 1 where nobody has told it; then 0."""
+    return mib if mib > 1 else 0
 
 
 def _reservation(reservation: Json) -> Reservation:

@@ -85,7 +85,8 @@ class Evidence:
 
     now: float
     checkpoint_at: float | None = None  # when the job's present run last confirmed a checkpoint
-    ready: bool = False  # whether its present run has reported
+    reported: bool = False  # whether its present run has reported ...
+    ready: bool = False  # ... and said with its last word that it saves when asked
     free: Mapping[str, int] = field(default_factory=dict)  # node -> GPUs that are free now
     coming: Mapping[str, int] = field(default_factory=dict)
     """Node -> GPUs that other moves under way are about to free; see `leaving`."""
@@ -334,6 +335,17 @@ class _Case:
             return _end(self.move, "abandoned: somebody holds the job", holds=False)
         return _wait(self.move) if "COMPLETING" in self.job.flags else None
 
+    def not_ready(self) -> Next | None:
+        """What to do where nobody waits for the signal: a batch script without a trap dies of it.
+
+        What is over is not begun again, either, where a checkpoint of its last moments is there.
+        """
+        if self.evidence.ready:
+            return None
+        told = "says that it saves no checkpoint now"
+        why = told if self.evidence.reported else "has not reported in this run"
+        return _end(self.move, f"abandoned: the job {why}", holds=False)
+
     def not_held(self) -> Next | None:
         """What to do where the job does not wait, held, for us."""
         if self.job.state != "PENDING":
@@ -357,10 +369,8 @@ def _begun(case: _Case) -> Next:
         if move.queued and (instead := _out_of_the_queue(case, begun)) is not None:
             return instead
         return case.not_held() or _place(replace(case, move=begun))
-    if (instead := case.not_running()) is not None:
+    if (instead := case.not_running() or case.not_ready()) is not None:
         return instead
-    if not case.evidence.ready:
-        return _end(move, "abandoned: the job has not reported in this run", holds=False)
     if not case.has_room(promised=True):
         # Not stopped before there is room for it: it is better off where it is.
         if case.age < case.limits.start_timeout:
@@ -390,7 +400,7 @@ def _ask_anew(case: _Case) -> Next:
 
 
 def _asking(case: _Case) -> Next:
-    if (instead := case.not_running()) is not None:
+    if (instead := case.not_running() or case.not_ready()) is not None:
         return instead
     if case.late:
         return _end(case.move, "failed: the job could not be signalled; it runs on", holds=False)
@@ -405,7 +415,7 @@ def _ask(case: _Case) -> Next:
 
 
 def _asked(case: _Case) -> Next:
-    if (instead := case.not_running()) is not None:
+    if (instead := case.not_running() or case.not_ready()) is not None:
         return instead
     move, confirmed = case.move, case.evidence.checkpoint_at
     asked = move.begun_at if move.asked_at is None else move.asked_at
@@ -457,7 +467,8 @@ def _ask_once_more(case: _Case) -> Next:
         return _end(move, "failed: Slurm did not requeue the job", holds=False)
     asked = move.begun_at if move.asked_at is None else move.asked_at
     answered = confirmed is not None and confirmed >= asked - CLOCK_SKEW
-    if not answered and case.evidence.listening <= asked <= case.now:
+    waits = not answered and case.evidence.listening <= asked <= case.now
+    if waits or not case.evidence.ready:
         return _wait(move)
     signal = Signal(move.job, move.restarts, limits.checkpoint_signal)
     again = case.to("stopping", within=limits.checkpoint_timeout, holds=True).move

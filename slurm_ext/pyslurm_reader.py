@@ -22,6 +22,7 @@ from ones.slurm_ext.job_json import (
     checked,
     gpus_on_nodes,
     gpus_used,
+    memory_known,
     shards_per_gpu,
     shares_on_nodes,
 )
@@ -326,6 +327,8 @@ def _node_record(fields: Mapping[str, Any]) -> NodeRecord:
         gpus=sum(gpus.values()),
         gpus_used=gpus_used(fields["gres_used"]),
         shards_per_gpu=shards_per_gpu(fields["gres"]),
+        cpus=fields.get("cpus", 0),  # one built before these fields does not say
+        memory=memory_known(fields.get("memory", 0)),
         partitions=frozenset(filter(None, fields["partitions"].split(","))),
         features=frozenset(filter(None, fields["features"].split(","))),
     )

@@ -123,6 +123,8 @@ class NodeRecord:
     gpus: int = 0
     gpus_used: int = 0  # those of which jobs hold shards among them
     shards_per_gpu: int = 0  # 0: GPUs can't be shared there
+    cpus: int = 0  # that jobs may have; 0: not known
+    memory: int = 0  # MiB; 0: not known
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
 

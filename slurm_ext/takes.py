@@ -87,7 +87,8 @@ class Asked:
         record, layout = self.record, self.layout
         wants = gpus_wanted(record)
         if record.cpus_per_gpu and wants:
-            return Take(gpu=record.cpus / wants)
+            # Before Slurm has looked for nodes, the total may be that of the tasks alone.
+            return Take(gpu=max(record.cpus / wants, gpus_in(record.cpus_per_gpu)))
         if layout.gpus_per_task == PER_NODE:
             return Take(node=float(record.cpus_per_task), spread=True)
         return Take(gpu=record.cpus_per_task / layout.gpus_per_task)

@@ -6,9 +6,10 @@ On a large cluster nearly all jobs do, and each answer goes through all nodes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
-from ones.policies.model import Shape
+from ones.policies.model import Shape, Take
 from ones.policies.shapes import realisable
 from ones.policies.sizes import Sizes
 from ones.slurm_ext.hostlists import expand
@@ -17,6 +18,8 @@ from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 _FEATURE = re.compile(r"[\w.:+-]+")
 _Names = frozenset[str]
+_Kind = tuple[int, int, int]  # of node: its GPUs, CPUs and MiB
+SLACK = 1e-6  # as amounts per GPU are quotients
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Whereabouts:
     _counts: dict[_Names, list[list[int]]] = field(default_factory=dict)
     _shapes: dict[tuple[Sizes, Layout, _Names], tuple[Shape, ...]] = field(default_factory=dict)
     _whole: dict[tuple[Sizes, Layout, _Names], tuple[Shape, ...]] = field(default_factory=dict)
+    _room: dict[_Names, Counter[_Kind]] = field(default_factory=dict)
+    _without: dict[tuple[_Names, frozenset[_Kind]], _Names] = field(default_factory=dict)
 
     def nodes(self, job: JobRecord, gpu_type: str) -> _Names:
         """By partition, type, exclusion and features; constraints that are more count as none."""
@@ -112,6 +117,54 @@ class Whereabouts:
             self._whole[key] = found
         return found
 
+    def with_room(
+        self, shapes: tuple[Shape, ...], nodes: _Names, cpus: Take | None, memory: Take | None
+    ) -> tuple[tuple[Shape, ...], _Names]:
+        """Those of the shapes for which enough of the nodes have the CPUs and the memory, and those
+        of the nodes that have them for any. Of a node that says neither nothing is known."""
+        kinds = self._kinds_of(nodes)
+        most = max((shape.gpus_per_node for shape in shapes), default=0)
+        if all(_holds(kind, most, cpus, memory) for kind in kinds):
+            return shapes, nodes
+        left = tuple(shape for shape in shapes if self._suffices(shape, kinds, cpus, memory))
+        each = {shape.gpus_per_node for shape in left}
+        poor = frozenset(
+            kind
+            for kind in kinds
+            if not any(kind[0] >= gpus and _holds(kind, gpus, cpus, memory) for gpus in each)
+        )
+        return left, self._but(nodes, poor) if left and poor else nodes
+
+    def _suffices(
+        self, shape: Shape, kinds: Counter[_Kind], cpus: Take | None, memory: Take | None
+    ) -> bool:
+        each = shape.gpus_per_node
+        fit = (
+            count
+            for kind, count in kinds.items()
+            if kind[0] >= each and _holds(kind, each, cpus, memory)
+        )
+        return sum(fit) >= shape.nodes
+
+    def _kinds_of(self, nodes: _Names) -> Counter[_Kind]:
+        found = self._room.get(nodes)
+        if found is None:
+            found = self._room[nodes] = Counter(self._kind(name) for name in nodes)
+        return found
+
+    def _kind(self, name: str) -> _Kind:
+        node = self.snapshot.nodes[name]
+        return node.gpus, node.cpus, node.memory
+
+    def _but(self, nodes: _Names, poor: frozenset[_Kind]) -> _Names:
+        """The nodes without those kinds, as the same set for all who ask."""
+        key = nodes, poor
+        found = self._without.get(key)
+        if found is None:
+            left = frozenset(name for name in nodes if self._kind(name) not in poor)
+            found = self._without[key] = left
+        return found
+
     def _gpus(self, nodes: _Names) -> list[list[int]]:
         """The GPUs of each node, type by type."""
         found = self._counts.get(nodes)
@@ -122,6 +175,14 @@ class Whereabouts:
                 types.setdefault(node.gpu_type, []).append(node.gpus)
             found = self._counts[nodes] = [counts for _, counts in sorted(types.items())]
         return found
+
+
+def _holds(kind: _Kind, gpus: int, cpus: Take | None, memory: Take | None) -> bool:
+    """Whether a node of that kind has what a job takes beside so many of its GPUs."""
+    return all(
+        take is None or not has or take.node + take.gpu * gpus <= has + SLACK
+        for take, has in ((cpus, kind[1]), (memory, kind[2]))
+    )
 
 
 def features_of(text: str) -> tuple[frozenset[str], ...] | None:

@@ -89,10 +89,12 @@ class Jobs:
         if process is not None:
             self._watch(known, [process])
         match received.message:
-            case Report():
+            case Report() as report:
                 _keep_pace(known.reports, "reports", now, unpaced=unpaced)
+                before = known.report
                 known.report, known.unsent = received, True
-                return False
+                # Until onesd knows, it may ask who does not listen any more.
+                return _may_be_asked(before) and not report.checkpoints
             case Checkpoint() as checkpoint:
                 _keep_pace(known.checkpoints, "checkpoints", now, unpaced=unpaced)
                 before = known.checkpoint
@@ -170,6 +172,12 @@ class Jobs:
 def _messages(known: Job) -> list[Received]:
     every = (known.report, known.checkpoint, known.live)
     return [each for each in every if each is not None]
+
+
+def _may_be_asked(report: Received | None) -> bool:
+    """Whether onesd may take the job for one that saves when asked, by its last report."""
+    message = None if report is None else report.message
+    return not isinstance(message, Report) or message.checkpoints
 
 
 def _keep_pace(pace: Pace, what: str, now: float, *, unpaced: bool) -> None:

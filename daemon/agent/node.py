@@ -205,7 +205,7 @@ class NodeAgent:
         return self._jobs.lease(message.job) if changes else None
 
     def _take_file(self, found: Found) -> bool:
-        """Take a job folder's file; True for a new checkpoint. Ended jobs say nothing any more."""
+        """Take a job folder's file; True for urgent news. Ended jobs say nothing any more."""
         if not self._jobs.alive(found.job):
             return False
         try:

@@ -110,8 +110,10 @@ class Histories:
                     job = replace(job, nodes=job.nodes | there, closed=there - job.nodes)
             elif silent := self._live.silent(record):
                 fixed = silent
-            elif not self._learning.ready(record, known.reports):
+            elif (report := self._learning.report(record, known.reports)) is None:
                 fixed = "it has not yet said that it can save a checkpoint"
+            elif not report.checkpoints:
+                fixed = "it says that it saves no checkpoint now"
         if move is None and not fixed and (placement or job.startable):
             refusals = known.barred.get(record.id, [])
             if keeps is not None:  # where it may grow it finds out without being stopped

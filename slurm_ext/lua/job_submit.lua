@@ -35,7 +35,7 @@ local HEARTBEAT = ONES_HEARTBEAT or "/run/ones/heartbeat"
 
 local MARK = "ONES1:"      -- as in slurm_ext/snapshot.py
 local SATELLITE = "ONES1S:" -- as in slurm_ext/snapshot.py
-local RUNNING = 1          -- as in slurm.h, in the lowest eight bits
+local PENDING, RUNNING = 0, 1  -- as in slurm.h, in the lowest eight bits
 local STAGE_MARK = "ONES-STAGE1:"  -- as in slurm_ext/snapshot.py
 local LONGEST_TEXT = 256   -- as in policies/sizes.py
 local MOST_GPUS = 65536    -- as in policies/sizes.py
@@ -204,7 +204,8 @@ local function gpus_in(tres, option)
     return total, kind
 end
 
--- What the job asks for without us: GPUs at its fewest and at its most nodes, and their type.
+-- What the job asks for without us: GPUs at its fewest and at its most nodes, those of each node (0
+-- where it doesn't ask so), their type, and its fewest nodes.
 local function own_request(job)
     local least_nodes = number(job.min_nodes) or 0
     local tasks, per_node = number(job.num_tasks) or 0, number(job.ntasks_per_node) or 0
@@ -230,20 +231,20 @@ local function own_request(job)
             refuse("--elastic can't resize a job that asks by --gpus and --gpus-per-task at once; "
                 .. "drop --gpus and say --ntasks=%d", math.max(1, math.floor(gpus / math.max(1, each))))
         end
-        return gpus, gpus, 0, kind
+        return gpus, gpus, 0, kind, least_nodes
     end
     gpus, kind = gpus_in(job.tres_per_node, "--gres or --gpus-per-node")
     if gpus then
-        return gpus * least_nodes, gpus * most_nodes, gpus, kind
+        return gpus * least_nodes, gpus * most_nodes, gpus, kind, least_nodes
     end
     gpus, kind = gpus_in(job.tres_per_task, "--gpus-per-task")
     if gpus then
         if tasks < 1 then
             tasks = least_nodes * math.max(per_node, 1)
         end
-        return gpus * tasks, gpus * tasks, 0, kind
+        return gpus * tasks, gpus * tasks, 0, kind, least_nodes
     end
-    return 0, 0, 0, nil
+    return 0, 0, 0, nil, least_nodes
 end
 
 -- What the job's user said of memory and CPUs, for the mark: "no" where he said nothing, of memory
@@ -343,6 +344,64 @@ local function is_array(job)
     return job.array_inx and job.array_inx ~= ""
 end
 
+-- The options, by Slurm's number for them, that keep others' jobs off the job's nodes.
+local EXCLUSIVE_OF = { [2] = "--exclusive=user", [3] = "--exclusive=mcs", [4] = "--exclusive=topo" }
+
+-- Refuse what decides by itself which nodes, or how much of them, the job has.
+local function check_nodes(job)
+    if job.req_nodes and job.req_nodes ~= "" then
+        refuse("--elastic leaves the choice of nodes to onesd, which --nodelist=%s forbids; "
+            .. "use --exclude or --constraint instead", job.req_nodes)
+    end
+    -- onesd pins the job to nodes, on which Slurm would not start it then.
+    local close = number(job.contiguous) == 1 and "--contiguous"
+        or (number(job.req_switch) or 0) > 0 and "--switches"
+    if close then
+        refuse("--elastic leaves the choice of nodes to onesd, which takes nodes close together where it can; drop %s",
+            close)
+    end
+    -- Slurm says the last two to scripts from 26.05 on, and nothing of them where they are unset.
+    local whole = number(job.shared) == 0 and "--exclusive" or number(job.core_spec) and "--core-spec"
+        or number(job.thread_spec) and "--thread-spec"
+    if whole then
+        refuse("--elastic says how many GPUs a job has, but %s gives it all of its nodes; drop %s, "
+            .. "and ask for sizes of whole nodes", whole, whole)
+    end
+    local alone = EXCLUSIVE_OF[job.shared]
+    if alone then
+        refuse("--elastic lets onesd put a job beside those of others, which %s forbids; drop it, "
+            .. "and ask for sizes of whole nodes", alone)
+    end
+end
+
+-- Refuse --mincpus, which is lost when the CPUs of another size are written. sbatch itself raises it
+-- to the CPUs of a task, and what the tasks of a node have anyway it does not change.
+local function check_cpus(job)
+    local each = math.max(1, number(job.cpus_per_task) or 0,
+        tonumber((job.tres_per_task or ""):match("cpu[:=](%d+)")) or 0)
+    local least = number(job.pn_min_cpus) or 0
+    if least > each * math.max(1, number(job.ntasks_per_node) or 0) then
+        refuse("--elastic has other CPUs on each node at each size, which --mincpus=%d does not follow; "
+            .. "use --cpus-per-task or --cpus-per-gpu", least)
+    end
+end
+
+-- Whether an #SBATCH line says --deadline. No job_submit plugin in Lua is told of one that stands on
+-- the command line.
+local function says_deadline(script)
+    for line in script:gmatch("[^\n]+") do
+        if line:match("^#SBATCH%s") then
+            line = line:gsub("%s#.*", "") .. " "
+            if line:match("%s%-%-deadline[%s=]") then
+                return true
+            end
+        elseif line:match("^%s*[^%s#]") then
+            return false  -- sbatch reads no further than the first command
+        end
+    end
+    return false
+end
+
 -- Refuse kinds of jobs that onesd can't move.
 local function check_kind(job)
     if number(job.het_job_offset) then
@@ -360,14 +419,11 @@ local function check_kind(job)
     if number(job.requeue) == 0 then
         refuse("--elastic resizes a job by requeueing it, which --no-requeue forbids; drop one of the two")
     end
-    if job.req_nodes and job.req_nodes ~= "" then
-        refuse("--elastic leaves the choice of nodes to onesd, which --nodelist=%s forbids; "
-            .. "use --exclude or --constraint instead", job.req_nodes)
+    if says_deadline(job.script) then
+        refuse("--elastic restarts a job, and --deadline has Slurm cancel it then; leave one out")
     end
-    if number(job.shared) == 0 then  -- --exclusive=user and its like have other numbers
-        refuse("--elastic says how many GPUs a job has, but --exclusive gives it all of its nodes; drop --exclusive, "
-            .. "and ask for sizes of whole nodes")
-    end
+    check_nodes(job)
+    check_cpus(job)
 end
 
 -- The job that stages data in for this one, for the mark; "" where there is none, or another user's.
@@ -410,7 +466,7 @@ end
 local function assess(job, part_list, value)
     check_kind(job)
     local text = value == "(null)" and "" or value
-    local request, most, per_node, kind = own_request(job)
+    local request, most, per_node, kind, nodes = own_request(job)
     if text ~= "" then
         parse_sizes(text)  -- so that a bad value is named before anything else
     end
@@ -449,7 +505,7 @@ local function assess(job, part_list, value)
     local waits = number(job.priority) == 0 or (number(job.begin_time) or 0) > now
         or (job.dependency or "") ~= "" or is_array(job)
     local held = not waits and heartbeat ~= nil and heartbeat.hold
-    return { sizes = write_sizes(ranges, text), request = request, held = held, kind = kind }
+    return { sizes = write_sizes(ranges, text), request = request, nodes = nodes, held = held, kind = kind }
 end
 
 local function is_mark(comment)
@@ -529,7 +585,7 @@ local function admit(job, part_list, submit_uid)
     local memory, cpus = named(job)
     local mark = string.format("%ssizes=%s;request=%d;held=%d;tasks=%d;nodes=%d;mem=%s;cpu=%s%s", MARK,
         verdict.sizes, verdict.request, verdict.held and 1 or 0, number(job.num_tasks) or 0,
-        number(job.min_nodes) or 1, memory, cpus, stage_of(job, submit_uid))
+        verdict.nodes, memory, cpus, stage_of(job, submit_uid))
     if verdict.kind and verdict.kind:match("^[%w_.-]+$") then
         mark = mark .. ";type=" .. verdict.kind  -- a job that shares a GPU asks for no type for a while
     end
@@ -574,9 +630,23 @@ local function keep_account(job_desc, job_rec)
     end
 end
 
+-- Nodes that an owner chooses for a waiting job would be overwritten at its start. onesd, whose user
+-- may have jobs of his own, writes StartTime with them; nodes of a running job are those it keeps.
+local function keep_choice(job_desc, job_rec, modify_uid)
+    local nodes = job_desc.req_nodes or ""
+    local owner = modify_uid ~= 0 and modify_uid == job_rec.user_id
+    local elastic = (job_rec.admin_comment or ""):sub(1, #MARK) == MARK
+    if nodes ~= "" and owner and elastic and (job_rec.job_state or 0) % 256 == PENDING
+            and (number(job_desc.begin_time) or 0) == 0 then
+        refuse("an elastic job leaves the choice of nodes to onesd, which ReqNodeList=%s forbids; "
+            .. "use ExcNodeList= or Features= instead", nodes)
+    end
+end
+
 -- For slurm_job_modify. Never raises, and refuses nothing else: a user may change his own job.
-function ones.modify(job_desc, job_rec, _, _)
+function ones.modify(job_desc, job_rec, _, modify_uid)
     local ok, fault = pcall(function()
+        keep_choice(job_desc, job_rec, modify_uid)
         keep_account(job_desc, job_rec)
         keep_mark(job_desc, job_rec)
     end)

@@ -191,6 +191,8 @@ def node_fields(Node node):
         "reason": text(node.info.reason),
         "gres": text(node.info.gres),
         "gres_used": text((<sent_node*>node.info).gres_used),
+        "cpus": node.info.cpus_efctv,
+        "memory": node.info.real_memory,
         "partitions": text(node.info.partitions),
         "features": text(node.info.features_act or node.info.features),
     }

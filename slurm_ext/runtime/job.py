@@ -112,6 +112,7 @@ class Job:
         self._loaders: list[Any] = []
         self._resized: list[Callable[[int, int], None]] = []
         self._last_epoch = 0
+        self._over = False  # whether no step follows that would save, and that has been said
         self._saved_at = time.monotonic()
         self._asked_save_at: float | None = None
         self.resumed = moment.progress.samples > 0
@@ -373,6 +374,7 @@ class Job:
         self._check_restored()
         self._declared["total_samples"] = epochs * division.samples
         self._last_epoch = epochs - 1
+        self._over = False
         begins = True
         if self._live is not None:
             begins = self._live.join(self)
@@ -390,6 +392,7 @@ class Job:
                 self._meter.resume()
                 yield self._moment.progress.epoch
                 self._moment = replace(self._moment, progress=self._moment.progress.next_epoch())
+            self._over = True
             self._report()
             if self._live is not None:
                 self._live.finish()
@@ -448,7 +451,8 @@ class Job:
         if self._saving is not None:
             self._saving.finish()
         if self._reporter is not None:
-            self._reporter.close()
+            # Nothing is measured for it: where a worker has failed, its numbers can't be read.
+            self._reporter.close(None if self._over else {**self._state(), "checkpoints": False})
             self._reporter = None
         self._framework.close()
 
@@ -640,22 +644,28 @@ class Job:
             return
         sqr, var = self._noise.read().told or (None, None)
         measured = self._meter.read()
-        epoch_samples = self._moment.epoch_samples
         self._reporter.report(
             {
-                "samples": self.samples,
-                "epoch": self.samples / epoch_samples if epoch_samples else None,
+                **self._state(),
                 "loss": measured.loss,
                 "accuracy": measured.accuracy,
                 "step_seconds": measured.step_seconds,
                 "sync_seconds": measured.sync_seconds,
                 "grad_sqr": sqr,
                 "grad_var": var,
-                "batch": self._moment.batch,
-                "gpus": self.world_size,
                 "resumed_seconds": measured.resumed_seconds,
-                "checkpoints": self._saving is not None,
-                "tunes": True,
-                **self._declared,
             }
         )
+
+    def _state(self) -> dict[str, int | float | None]:
+        """What a report says without having measured anything."""
+        epoch_samples = self._moment.epoch_samples
+        return {
+            "samples": self.samples,
+            "epoch": self.samples / epoch_samples if epoch_samples else None,
+            "batch": self._moment.batch,
+            "gpus": self.world_size,
+            "checkpoints": self._saving is not None and not self._over,
+            "tunes": True,
+            **self._declared,
+        }

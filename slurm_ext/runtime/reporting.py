@@ -56,9 +56,12 @@ class Reporter:
             self._confirmation = (time.monotonic() + KEEP_TRYING, message)
             self._wake.notify()
 
-    def close(self, *, patience: float = 1.0) -> None:
-        """Send what is left, for a moment at most."""
+    def close(self, last: Mapping[str, Value] | None = None, *, patience: float = 1.0) -> None:
+        """Send what is left, for a moment at most, with these fields as the last word."""
         with self._wake:
+            if last is not None:
+                # What a report that has not gone out yet has measured is in no other.
+                self._report = (self._report or {}) | self._message("report", last)
             self._closing = True
             self._wake.notify()
         self._thread.join(patience)

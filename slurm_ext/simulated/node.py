@@ -130,6 +130,8 @@ class Node:
                 gpus=self.spec.gpus,
                 gpus_used=used,
                 shards_per_gpu=self.spec.shards_per_gpu,
+                cpus=self.spec.cpus,
+                memory=self.spec.memory,
                 partitions=self.partitions,
                 features=self.spec.features,
             )

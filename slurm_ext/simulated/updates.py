@@ -54,9 +54,9 @@ def update(state: State, job: Job, fields: Mapping[str, str], command: str, *, r
     for name, value in others.items():
         setattr(job, name, value)
     job.wants = wants
-    if "StartTime" in fields:
-        job.begin = state.now
-        job.eligible = state.now
+    if "StartTime" in fields:  # such as `now` and `now+60`
+        later = fields["StartTime"].removeprefix("now").removeprefix("+")
+        job.begin = job.eligible = state.now + (_number(later, refuse) if later else 0)
     if job.reason == "BadConstraints":
         # Slurm tries such a job again once anything of it has changed.
         job.held, job.held_by, job.locked, job.reason = False, "", False, "None"

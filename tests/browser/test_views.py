@@ -75,6 +75,14 @@ def test_the_queue_says_why_jobs_wait_and_is_searched(busy: ServedPage, browser:
     assert "find=train-2" in browser.driver.current_url
     browser.driver.refresh()  # a link to what was found
     browser.reads("1 job", "train-2")
+    browser.click(".tabs a:first-child")  # those of them that wait
+    browser.reads("No such job")
+    browser.press("/")
+    for _ in "train-2":
+        browser.press("BACKSPACE")
+    browser.reads("1 job")
+    browser.click(".tabs a:last-child")
+    browser.reads("5 jobs")
 
 
 def test_a_job_on_several_nodes_is_found_by_each(page: ServedPage, browser: Surfer) -> None:

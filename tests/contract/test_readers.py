@@ -72,6 +72,7 @@ def test_shards_are_read_with_the_gpu_that_they_are_of(slurm: Slurm, reader: str
     assert all(by_number[number]["gpus_on"] == {"n2": 1} for number in jobs)
     node = found["nodes"]["n2"]
     assert (node["gpus"], node["gpus_used"], node["shards_per_gpu"]) == (4, 2, 2)
+    assert (node["cpus"], node["memory"]) == (16, 32000)
     slurm.clean()
 
 

@@ -440,11 +440,15 @@ class Play:
                 record.reason,
                 record.required_nodes,
                 record.admin_comment,
+                submitted=record.submitted,
+                eligible=record.eligible,
             )
             if release.why_release(job, table.of(job.id), moves_too=absent.moves_too):
                 self._tell(f"ones-release releases {record.id}")
                 try:
-                    ones.update(record.id, {"ReqNodeList": "", "StartTime": "now"})
+                    with suppress(SlurmError):  # at the size it has, where that is refused
+                        ones.update(record.id, {**table.own(job), **release.terms(job)})
+                    ones.update(record.id, release.terms(job))
                     ones.release(record.id)
                     release.write_release(database, job, self._clock())
                 except SlurmError as fault:

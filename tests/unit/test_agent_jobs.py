@@ -65,6 +65,15 @@ def test_only_another_checkpoint_is_news() -> None:
     assert jobs.hear(took(Checkpoint(job=7, samples=2), at=2), now=2)
 
 
+def test_that_a_job_saves_no_more_is_news_once() -> None:
+    jobs = Jobs()
+    assert not jobs.hear(took(Report(job=7)), now=0)
+    assert jobs.hear(took(Report(job=7, checkpoints=False)), now=1)
+    assert not jobs.hear(took(Report(job=7, checkpoints=False, samples=1)), now=2)
+    assert not jobs.hear(took(Report(job=7)), now=3)
+    assert jobs.hear(took(Report(job=7, checkpoints=False)), now=4)
+
+
 def test_a_flood_is_refused_and_the_checkpoint_after_it_is_not() -> None:
     jobs = Jobs()
     with pytest.raises(Refused, match="more than 10 reports a second"):

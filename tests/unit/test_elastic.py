@@ -259,6 +259,49 @@ def test_nodes_follow_type_partition_exclusion_and_features() -> None:
     assert the_job(a_record(partition="cpu,gpu")).nodes == set(TYPES)
 
 
+PER_GPU_8 = {"cpus_per_gpu": "gres/gpu:8", "cpus": 32}
+PER_GPU_12G = {"memory_per_gpu": "gres/gpu:12000", "tres": "cpu=4,mem=48000M,gres/gpu=4"}
+PER_NODE_20G = {"memory": 20000, "memory_of": "node", "tres": "cpu=1,mem=20000M,node=1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        (PER_GPU_8, 2),
+        ({"cpus_per_task": 6, "tasks": 4, "admin_comment": marked("tasks=4;nodes=1")}, 2),
+        ({"cpus_per_task": 16, "admin_comment": marked("tasks=1;nodes=1")}, 4),
+        (PER_GPU_12G, 2),
+        (PER_NODE_20G, 4),
+    ],
+)
+def test_sizes_for_which_no_node_has_the_cpus_or_the_memory_are_none(
+    changes: dict[str, Any], most: int
+) -> None:
+    small = {name: a_node(name, cpus=16, memory=32000) for name in TYPES}
+    job = the_job(a_record(**changes), **small)
+    assert {shape.gpus_per_node for shape in job.shapes} == set(range(1, most + 1))
+    assert job.nodes == set(TYPES)
+
+
+def test_nodes_that_have_the_cpus_for_none_of_its_sizes_are_not_for_it() -> None:
+    poor = {name: a_node(name, cpus=4) for name in ("n1", "n3", "n4")}
+    job = the_job(a_record(**PER_GPU_8), **poor, n2=a_node("n2", cpus=32))
+    assert job.nodes == {"n2"}
+    assert {(shape.nodes, shape.gpus_per_node) for shape in job.shapes} == {
+        (1, each) for each in (1, 2, 3, 4)
+    }
+    nowhere = {name: a_node(name, cpus=4) for name in TYPES}
+    assert "none of its sizes" in the_reason(a_record(**PER_GPU_8), **nowhere)
+
+
+def test_a_job_keeps_the_size_that_it_runs_with_whatever_is_reckoned() -> None:
+    record = running(**PER_GPU_8)
+    job = the_job(record, **{name: a_node(name, cpus=16) for name in TYPES})
+    assert job.placement is not None
+    assert {shape.gpus_per_node for shape in job.shapes} == {1, 2, 4}
+    assert [shape for shape in job.shapes if shape.gpus_per_node == 4] == [job.placement.shape]
+
+
 def test_a_job_between_two_states_is_fixed() -> None:
     assert the_job(running(flags=frozenset({"COMPLETING"}))).fixed == "it is completing"
     assert the_job(running(state="SUSPENDED")).fixed == "it is suspended"

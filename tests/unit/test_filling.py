@@ -23,6 +23,7 @@ from ones.estimator.needs.headroom import Footing
 from ones.slurm_ext.actions import Request
 from ones.slurm_ext.cluster import NodeSize
 from ones.slurm_ext.errors import SlurmError
+from ones.slurm_ext.mark import Mark
 from ones.slurm_ext.snapshot import JobRecord
 
 HERE = on(n1=4)
@@ -68,8 +69,13 @@ def filling(folder: Path, *estimates: Estimate, config: NeedsConfig = LEAVE) -> 
     return Filling(config, book, Fills(store), Journal(store), sinfo)
 
 
-def a_job(mark: str) -> JobRecord:
-    return a_record(admin_comment=f"ONES1:sizes=4;request=4;held=1;{mark}")
+def a_job(mark: str, memory: int | None = None) -> JobRecord:
+    """It asks for the memory that it was submitted with, unless told otherwise."""
+    comment = f"ONES1:sizes=4;request=4;held=1;{mark}"
+    if memory is None:
+        said = Mark.parse(comment)
+        memory = said.memory or 0 if said else 0
+    return a_record(admin_comment=comment, memory=memory)
 
 
 def decided(each: Filling, record: JobRecord, **more: Any) -> tuple[int | None, int | None] | None:
@@ -131,7 +137,28 @@ def test_where_the_estimate_is_gone_a_lowered_job_gets_back_what_it_asked_for(
     request = known.request(record, HERE, now=0.0)
     assert request is not None
     known.written(record, request, now=0.0)
-    assert decided(unknown, record) == (8000, 1)
+    assert decided(unknown, a_job("mem=8000;cpu=no", 1024)) == (8000, 1)
+
+
+@pytest.mark.parametrize("memory", [64000, 500, 0])
+def test_memory_that_its_owner_has_changed_since_is_left_alone(tmp_path: Path, memory: int) -> None:
+    each = filling(tmp_path, *KNOWN)
+    assert decided(each, a_job("mem=8000;cpu=yes", memory)) is None
+    assert decided(each, a_job("mem=8000;cpu=no", memory)) == (None, 3)
+
+
+@pytest.mark.parametrize("said", ["mem=8000", "mem=no"])
+def test_memory_that_its_owner_has_changed_after_it_was_filled_in_is_left_alone(
+    tmp_path: Path, said: str
+) -> None:
+    each, mark = filling(tmp_path, *KNOWN), f"{said};cpu=yes"
+    each.written(a_job(mark), Request(memory=1024, cpus=None, why="5 runs"), now=0.0)
+    assert decided(each, a_job(mark, 64000)) is None
+    assert decided(each, a_job(mark, 1024)) == (1024, None)
+    later = replace(a_job(mark), restarts=1)
+    each.written(later, Request(memory=None, cpus=3, why="5 runs"), now=1.0)
+    assert decided(each, a_job(mark, 1024)) == (1024, None)
+    assert decided(each, a_job(mark, 64000)) is None
 
 
 @pytest.mark.parametrize("outcome", ["failed: Slurm can't", "expired: it did not start"])
@@ -145,7 +172,7 @@ def test_a_start_that_did_not_come_is_tried_again_as_the_user_asked(
         "INSERT INTO moves(job, at, open, record, outcome) VALUES(1, 0, 0, '{}', ?)",
         outcome,
     )
-    assert decided(each, record) == (8000, 1)
+    assert decided(each, a_job("mem=8000;cpu=no", 1024)) == (8000, 1)
 
 
 def test_what_was_written_is_told_beside_what_the_user_said(tmp_path: Path) -> None:

@@ -30,6 +30,11 @@ A_BATCH_JOB: Mapping[str, Any] = {
     "max_nodes": NO_VAL,
     "num_tasks": NO_VAL,
     "ntasks_per_node": NO_VAL16,
+    "cpus_per_task": NO_VAL16,
+    "pn_min_cpus": NO_VAL16,
+    "shared": NO_VAL16,
+    "contiguous": 0,
+    "req_switch": NO_VAL,
     "het_job_offset": NO_VAL,
     "requeue": NO_VAL16,
     "priority": NO_VAL,
@@ -226,6 +231,19 @@ def test_the_jobs_own_request_is_counted_in_every_form(
         ("", {"tres_per_job": "gres/gpu:2", "req_nodes": "n1"}, "--nodelist=n1"),
         ("", {"tres_per_job": "gres/gpu:2", "script": None}, "use sbatch --elastic"),
         ("", {"tres_per_job": "gres/gpu:2", "shared": 0}, "drop --exclusive, and ask for sizes"),
+        ("", {"tres_per_job": "gres/gpu:2", "shared": 2}, "--exclusive=user forbids; drop it"),
+        ("", {"tres_per_job": "gres/gpu:2", "shared": 3}, "--exclusive=mcs forbids; drop it"),
+        ("", {"tres_per_job": "gres/gpu:2", "shared": 4}, "--exclusive=topo forbids; drop it"),
+        ("", {"tres_per_job": "gres/gpu:2", "core_spec": 0}, "drop --core-spec, and ask for sizes"),
+        ("", {"tres_per_job": "gres/gpu:2", "thread_spec": 2}, "drop --thread-spec, and ask"),
+        ("", {"tres_per_job": "gres/gpu:2", "contiguous": 1}, "close together.*drop --contiguous"),
+        ("", {"tres_per_job": "gres/gpu:2", "req_switch": 1}, "close together.*drop --switches"),
+        ("", {"tres_per_job": "gres/gpu:2", "pn_min_cpus": 8}, "--mincpus=8 .*--cpus-per-task or"),
+        (
+            "",
+            {"tres_per_job": "gres/gpu:2", "pn_min_cpus": 8, "cpus_per_task": 4},
+            "--mincpus=8 .*--cpus-per-task or --cpus-per-gpu",
+        ),
         (
             "",
             {"tres_per_job": "gres/gpu:8", "ntasks_per_gpu": 1},
@@ -317,12 +335,62 @@ def test_the_mark_keeps_the_tasks_and_nodes_of_the_submission(slurmctld: Slurmct
 
 
 @pytest.mark.parametrize(
-    "shared", [NO_VAL16, 1, 2, 3, 4], ids=["unset", "ok", "user", "mcs", "topo"]
+    ("request_of_job", "nodes"),
+    [
+        ({"tres_per_node": "gres/gpu:2", "num_tasks": 4, "ntasks_per_node": 1}, 4),
+        ({"tres_per_job": "gres/gpu:8", "num_tasks": 2, "ntasks_per_node": 1}, 2),
+        ({"tres_per_task": "gres/gpu:2", "num_tasks": 4, "ntasks_per_node": 3}, 2),
+        ({"tres_per_job": "gres/gpu:8", "num_tasks": 8}, 1),
+        ({"tres_per_job": "gres/gpu:8", "min_nodes": 0}, 1),
+    ],
 )
-def test_a_job_that_leaves_the_rest_of_its_nodes_to_some_others_passes(
-    slurmctld: Slurmctld, shared: int
+def test_the_mark_keeps_the_nodes_that_follow_from_tasks_where_none_are_said(
+    slurmctld: Slurmctld, request_of_job: dict[str, Any], nodes: int
 ) -> None:
-    assert slurmctld.elastic("2", tres_per_job="gres/gpu:2", shared=shared).code == SUCCESS
+    answer = slurmctld.elastic("", **request_of_job)
+    assert Mark.read(answer.job["admin_comment"]).nodes == nodes
+
+
+@pytest.mark.parametrize(
+    "unset_or_harmless",
+    [
+        {"shared": NO_VAL16},
+        {"shared": 1},  # --oversubscribe
+        {"core_spec": NO_VAL16},
+        {"contiguous": NO_VAL16},  # not from sbatch
+        {"req_switch": 0},
+        {"pn_min_cpus": 0},
+        {"pn_min_cpus": 1},
+        {"pn_min_cpus": 8, "cpus_per_task": 8},  # sbatch says the one with the other
+        {"pn_min_cpus": 8, "tres_per_task": "cpu=8"},
+        {"pn_min_cpus": 8, "cpus_per_task": 4, "ntasks_per_node": 2},
+        {"script": "#!/bin/sh\n#SBATCH --gpus=2 # no --deadline=18:00\n"},
+        {"script": "#!/bin/sh\n#SBATCH --comment=a--deadline=1\n"},
+        {"script": "#!/bin/sh\ntrue\n#SBATCH --deadline=18:00\n"},  # sbatch reads no further
+    ],
+)
+def test_what_leaves_an_elastic_job_its_ways_passes(
+    slurmctld: Slurmctld, unset_or_harmless: dict[str, Any]
+) -> None:
+    answer = slurmctld.elastic("2", tres_per_job="gres/gpu:2", **unset_or_harmless)
+    assert (answer.code, answer.said, answer.logged) == (SUCCESS, [], [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "#SBATCH --deadline=18:00",
+        "#SBATCH -J train --deadline 18:00  # at the latest",
+        "# A comment.\n\n  \n#SBATCH --deadline=18:00\r",
+    ],
+)
+def test_a_script_that_says_a_deadline_is_refused(slurmctld: Slurmctld, lines: str) -> None:
+    script = f"#!/bin/sh\n{lines}\ntrue\n"
+    answer = slurmctld.elastic("2", tres_per_job="gres/gpu:2", script=script)
+    assert (answer.code, answer.mark) == (ERROR, None)
+    assert answer.said == [
+        "--elastic restarts a job, and --deadline has Slurm cancel it then; leave one out"
+    ]
 
 
 def test_the_mark_keeps_the_type_that_is_asked_for(slurmctld: Slurmctld) -> None:
@@ -371,6 +439,56 @@ def test_an_administrators_comment_does_not_unmark_a_job_and_an_empty_one_does(
     assert after("", mark) == ""
     assert after(None, mark) is None
     assert after("plain", None) == "plain"
+
+
+WAITING: Mapping[str, Any] = {
+    "admin_comment": "ONES1:sizes=2;request=2;held=1",
+    "user_id": 1000,
+    "job_state": 0,
+}
+PINNED: Mapping[str, Any] = {"req_nodes": "n4", "begin_time": 0}
+
+
+def test_the_owner_of_a_waiting_elastic_job_does_not_choose_its_nodes(slurmctld: Slurmctld) -> None:
+    modify = slurmctld.lua.globals().slurm_job_modify
+    assert modify(slurmctld.table(PINNED), slurmctld.table(WAITING), None, 1000) == ERROR
+    assert slurmctld.said == [
+        "an elastic job leaves the choice of nodes to onesd, which ReqNodeList=n4 forbids; "
+        "use ExcNodeList= or Features= instead"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "job", "by"),
+    [
+        (PINNED, WAITING, 0),
+        (PINNED, WAITING, 995),
+        (PINNED, {**WAITING, "user_id": 0}, 0),
+        ({**PINNED, "begin_time": NOW}, WAITING, 1000),
+        ({**PINNED, "req_nodes": ""}, WAITING, 1000),
+        ({"begin_time": 0, "comment": "mine"}, WAITING, 1000),
+        (PINNED, {**WAITING, "job_state": 1}, 1000),
+        (PINNED, {**WAITING, "admin_comment": None}, 1000),
+        (PINNED, {**WAITING, "admin_comment": "ONES-STAGE1:"}, 1000),
+    ],
+    ids=[
+        "by root",
+        "by onesd",
+        "root's own",
+        "by onesd in a job of its user",
+        "choice taken back",
+        "other field",
+        "nodes of a running job given back",
+        "plain",
+        "stage-in",
+    ],
+)
+def test_all_others_may_choose_nodes_and_an_owner_may_change_the_rest(
+    slurmctld: Slurmctld, written: Mapping[str, Any], job: Mapping[str, Any], by: int
+) -> None:
+    modify = slurmctld.lua.globals().slurm_job_modify
+    assert modify(slurmctld.table(written), slurmctld.table(job), None, by) == SUCCESS
+    assert (slurmctld.said, slurmctld.logged) == ([], [])
 
 
 BASE: Mapping[str, Any] = {
@@ -500,15 +618,14 @@ def test_lua_and_python_read_the_same_sizes_with_the_same_words(
         ({"min_mem_per_node": 3072, "cpus_per_task": 2}, ";mem=3072;cpu=yes"),
         ({"min_mem_per_node": 0, "cpus_per_task": 0xFFFE}, ";mem=0;cpu=no"),
         ({"min_mem_per_cpu": 300, "cpus_per_tres": "gres/gpu:3"}, ";mem=yes;cpu=yes"),
-        ({"mem_per_tres": "gres/gpu:300", "pn_min_cpus": 3}, ";mem=yes;cpu=yes"),
+        ({"mem_per_tres": "gres/gpu:300", "pn_min_cpus": 1}, ";mem=yes;cpu=yes"),
         ({"tres_per_task": "cpu=2"}, ";mem=no;cpu=yes"),
     ],
 )
 def test_the_mark_says_what_of_memory_and_cpus_was_named(
     slurmctld: Slurmctld, request_: Mapping[str, Any], words: str
 ) -> None:
-    unset = {"cpus_per_task": 0xFFFE, "pn_min_cpus": 0xFFFE}
-    answer = slurmctld.elastic("4", tres_per_job="gres/gpu:4", **{**unset, **request_})
+    answer = slurmctld.elastic("4", tres_per_job="gres/gpu:4", **request_)
     assert answer.job["admin_comment"].endswith(words)
 
 

@@ -174,6 +174,16 @@ def test_a_new_run_is_not_ready_by_the_word_of_the_last_one(world: World) -> Non
     assert not world.learning.ready(replace(JOB, restarts=2))
 
 
+def test_a_job_that_saves_no_more_is_not_ready_until_a_later_report(world: World) -> None:
+    world.tell(REPORT)
+    world.tell(msgspec.structs.replace(REPORT, checkpoints=False), at=2.0)
+    world.take()
+    assert not world.learning.ready(JOB)
+    world.tell(REPORT, at=3.0)
+    world.take()
+    assert world.learning.ready(JOB)
+
+
 def test_nothing_is_kept_in_memory_of_jobs_that_slurm_has_forgotten(world: World) -> None:
     world.tell(REPORT)
     world.take()

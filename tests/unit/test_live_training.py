@@ -322,6 +322,8 @@ def test_where_rank_0_was_replaced_it_alone_reports_and_counts_from_its_own_star
     training.wait_until(lambda: len(agent.reports_of(new)) > 4)
     assert len(agent.reports_of(before["0/1"])) - known <= 1  # its last one may have come late
     assert agent.reports_of(new)[-1]["resumed_seconds"] < 1000
+    # Who does not lead any more says no last word: the training goes on.
+    assert all(each["checkpoints"] for each in agent.reports_of(before["0/1"]))
     assert training.ends(job) == 0
 
 

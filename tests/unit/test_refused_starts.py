@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_slurm import a_record
 from policy_builders import a_cluster, a_job, on
@@ -114,6 +116,47 @@ def test_a_node_without_cpus_is_left_alone_for_a_while_and_another_taken() -> No
     at_work.live(240, until=lambda: at_work.job(job).state == "RUNNING")
     assert at_work.job(job).state == "RUNNING"
     assert len(at_work.outcomes(job)) <= 2
+
+
+class Unread(AtWork):
+    """Nodes are as far as onesd knows of them: nobody tells it of their CPUs."""
+
+    def __init__(self, policy: str) -> None:
+        super().__init__(policy=policy)
+        read = self.cluster.snapshot
+
+        def snapshot() -> Snapshot:
+            found = read()
+            nodes = {name: replace(node, cpus=0) for name, node in found.nodes.items()}
+            return replace(found, nodes=nodes)
+
+        self.cluster.snapshot = snapshot  # type: ignore[method-assign]
+
+
+def test_a_size_that_slurm_gives_nowhere_is_tried_smaller() -> None:
+    """As with what is asked of sockets, or of scratch space, which is not read."""
+    at_work = Unread("ones")
+    job = at_work.world.submit("alice", wants=gpus(2, cpus_per_gpu=8), elastic="1-8")
+    at_work.live(300, until=lambda: at_work.job(job).state == "RUNNING")
+    assert at_work.job(job).gpus in (1, 2)
+    assert len(at_work.outcomes(job)) <= 4
+
+
+def test_a_job_that_slurm_gives_no_more_goes_back_to_what_it_had() -> None:
+    at_work = Unread("ones")
+    at_work.says = {"samples": 1, "step_seconds": 0.5, "batch": 64, "total_samples": 10**7}
+    others = [at_work.world.submit("bob", wants=gpus(4)) for _ in range(3)]
+    others.append(at_work.world.submit("bob", wants=gpus(2)))
+    at_work.world.step(3)
+    wants = gpus(2, cpus_per_gpu=6)  # with 16 CPUs a node 4 GPUs have none
+    job = at_work.world.submit("alice", wants=wants, elastic="2,4,8", time_limit=86400.0)
+    at_work.live(200)
+    assert at_work.job(job).gpus == 2
+    for other in others:
+        at_work.world.finish(other)
+    at_work.live(600)
+    ran = [second for second in range(300) if at_work.live(1) or at_work.job(job).gpus >= 2]
+    assert len(ran) > 270, at_work.outcomes(job)
 
 
 def test_a_job_that_runs_is_not_barred_from_where_it_runs() -> None:

@@ -36,8 +36,10 @@ def a_line(
     reason: str = "JobHeldUser",
     nodes: str = "",
     comment: str = MARK,
+    submitted: int = 1000,
+    eligible: int | str = 1000,
 ) -> str:
-    numbers = f"{job:<20}{task or job:<40}{priority:<20}{restarts:<12}"
+    numbers = f"{job:<20}{task or job:<40}{priority:<20}{restarts:<12}{submitted:<20}{eligible:<20}"
     return f"{numbers}{reason:<64}{nodes:<64}{comment:<320}"
 
 
@@ -251,6 +253,74 @@ def test_a_job_that_onesd_released_onto_nodes_which_are_not_free_is_let_go(site:
     assert site.released == [7]
 
 
+def the_own_request(site: Site, job: int, own: str) -> None:
+    """onesd has stopped a job that it had given another shape."""
+    holds = HoldsBook(the_books(site))
+    holds.keep(job, 0, released=False, now=time.time())
+    holds.asked(job, {})
+    with sqlite3.connect(site.store) as database:
+        database.execute("UPDATE holds SET own = ? WHERE job = ?", (own, job))
+
+
+OWN = '{"NumNodes": "2-2", "TresPerJob": "gres/gpu:8"}'
+
+
+def test_a_job_to_which_onesd_gave_another_shape_is_released_at_its_own_request(site: Site) -> None:
+    the_own_request(site, 7, OWN)
+    site.holding(a_line(7, restarts=1, reason="job requeued in held state", eligible=1121))
+    result = site.run()
+    assert (result.exit_code, site.released) == (0, [7])
+    assert site.calls.read_text().splitlines()[0] == (
+        "update JobId=7 NumNodes=2-2 TresPerJob=gres/gpu:8 ReqNodeList= StartTime=now"
+    )
+
+
+def test_a_job_that_slurm_will_not_put_back_is_released_as_it_is(site: Site) -> None:
+    the_own_request(site, 7, OWN)
+    site.holding(a_line(7, restarts=1, reason="job requeued in held state"))
+    site.program(
+        "scontrol",
+        f'case "$*" in *NumNodes*) echo "Not so" >&2; exit 1;; esac; echo "$@" >> {site.calls}',
+    )
+    result = site.run()
+    assert (result.exit_code, site.released) == (0, [7])
+    assert site.calls.read_text().startswith("update JobId=7 ReqNodeList= StartTime=now\n")
+    assert result.stderr == (
+        "ones-release: error: job 7 is not put back to its own request:"
+        " scontrol update JobId=7: Not so\n"
+    )
+
+
+@pytest.mark.parametrize("own", ["", "oops", "[1]", "{}", "null"])
+def test_an_own_request_that_makes_no_sense_keeps_no_job_held(site: Site, own: str) -> None:
+    the_own_request(site, 7, own)
+    site.holding(a_line(7, restarts=1, reason="job requeued in held state"))
+    assert (site.run().exit_code, site.released) == (0, [7])
+
+
+def test_a_job_that_nobody_holds_keeps_its_shape(site: Site) -> None:
+    """It may have been started by the time at which the update is there."""
+    the_own_request(site, 7, OWN)
+    site.holding(a_line(7, restarts=1, priority=1, nodes="n1", reason="Resources"))
+    site.run()
+    assert site.released == [7]
+    assert site.calls.read_text().startswith("update JobId=7 ReqNodeList= StartTime=now\n")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "eligible", "begins"),
+    [(0, 1000, "now"), (0, 9000, "later"), (1, 1121, "now"), (1, 9000, "later"), (1, "N/A", "now")],
+)
+def test_a_job_that_its_owner_has_begin_later_begins_then(
+    site: Site, restarts: int, eligible: int | str, begins: str
+) -> None:
+    site.wrote_down((7, restarts, None))
+    site.holding(a_line(7, restarts=restarts, reason="JobHeldAdmin", eligible=eligible))
+    site.run()
+    assert site.released == [7]
+    assert ("StartTime=now" in site.calls.read_text()) == (begins == "now")
+
+
 def test_a_hold_of_onesds_that_came_late_is_lifted_and_a_long_forgotten_one_is_not(
     site: Site,
 ) -> None:
@@ -354,7 +424,8 @@ def test_a_broken_heartbeat_is_none(text: str) -> None:
 def test_a_mark_with_further_keys_and_a_comment_behind_it_is_read() -> None:
     comment = "ONES1:sizes=1,2,4;request=2;held=1;more=x held=0 says the operator"
     [job] = parse_squeue([a_line(comment=comment)])
-    assert job == PendingJob(7, 0, 0, "JobHeldUser", "", comment)
+    times = {"submitted": 1000.0, "eligible": 1000.0}
+    assert job == PendingJob(7, 0, 0, "JobHeldUser", "", comment, **times)
     assert job.held_at_submission
 
 

@@ -94,6 +94,17 @@ def test_the_last_report_is_sent_before_the_end(tmp_path: Path, agent: Listening
     assert len(agent.taken) == 1
 
 
+def test_the_last_word_keeps_what_a_report_that_has_not_gone_out_has_measured(
+    tmp_path: Path, agent: ListeningAgent
+) -> None:
+    agent.up()
+    reporter = a_reporter(tmp_path)
+    with reporter._wake:
+        reporter.report({"samples": 9, "loss": 0.5, "checkpoints": True})
+        reporter.close({"samples": 9, "loss": None, "checkpoints": False}, patience=0.0)
+    assert agent.wait_for(1) == [Report(job=42, restarts=1, samples=9, loss=0.5, checkpoints=False)]
+
+
 def test_a_refusal_is_said_once(
     tmp_path: Path, agent: ListeningAgent, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -183,6 +183,8 @@ def test_a_checkpoint_is_confirmed_training_goes_on_and_a_kill_loses_only_what_c
     assert (last.samples, last.total_samples) == (EPOCHS * SAMPLES, EPOCHS * SAMPLES)
     assert (last.batch, last.batch_submitted, last.batch_most, last.gpus) == (32, BATCH, 64, 1)
     assert last.resumed_seconds is not None
+    saving = [report.checkpoints for report in reports if isinstance(report, Report)]
+    assert (saving[0], saving[-1]) == (True, False)
     agent.down()
 
 

@@ -5,8 +5,9 @@ What is written here decides whose hold a hold is: see ones.slurm_ext.holding.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ones.daemon.onesd.books.store import Store
@@ -52,6 +53,10 @@ class HoldsBook:
         if pinned:
             row["pinned"] = 1
         self._store.put("holds", [row])
+
+    def asked(self, job: int, own: Mapping[str, str]) -> None:
+        """The job asks for a shape of ours: what an update says for its own, for ones-release."""
+        self._store.write("UPDATE holds SET own = ? WHERE job = ?", json.dumps(own), job)
 
     def sending(self, job: int, restarts: int, *, now: float) -> tuple[Any, ...] | None:
         """A hold is about to be sent; what to give to `answered` once Slurm has answered."""

@@ -10,6 +10,7 @@ from sqlite3 import Row
 from ones.daemon.onesd.books.store import Store
 from ones.daemon.pace import doubled
 from ones.policies.model import Job, Placement
+from ones.slurm_ext.holding import BAD_SHAPE
 from ones.slurm_ext.snapshot import HOLDING, JobRecord, Snapshot
 from ones.slurm_ext.waits import about, lasts, whose
 
@@ -48,12 +49,14 @@ class FailedStarts:
         so of them all, and each attempt keeps GPUs from other jobs for a round.
         """
         kind = about(reason) or "nodes"
-        self._count("limit" if lasts(reason) else kind)
         before = {
             row["what"]: row
             for row in self._store.rows("SELECT * FROM failed_starts WHERE job = ?", job)
             if row["at"] <= now < row["at"] + FORGOTTEN
         }
+        if reason == BAD_SHAPE and any(row["reason"] == BAD_SHAPE for row in before.values()):
+            kind = "size"  # two nodes could not: what it asks for beside so many GPUs is nowhere
+        self._count("limit" if lasts(reason) else kind)
         times = 1 + max((row["times"] for row in before.values()), default=0)
         gpus = target.gpus
         if kind == "size":
@@ -64,7 +67,7 @@ class FailedStarts:
             whats = ["job"]
         else:
             whats = [f"node {node}" for node in target.nodes] + ["job"] * (times > 1)
-        if lasts(reason):
+        if lasts(reason) or reason == BAD_SHAPE:
             self._back(job, target, reason, ran=ran, now=now)
         for what in whats:
             span = LONGEST if lasts(reason) else _span(times)
@@ -86,7 +89,7 @@ class FailedStarts:
     def _back(self, job: int, target: Placement, reason: str, *, ran: int, now: float) -> None:
         """Have a job that ran go back to the size it ran with; where that fails too, to any."""
         self._store.write("DELETE FROM failed_starts WHERE job = ? AND what = 'back'", job)
-        if 0 < ran < target.gpus and about(reason) == "size":
+        if 0 < ran < target.gpus and (about(reason) == "size" or reason == BAD_SHAPE):
             row = {"job": job, "what": "back", "gpus": ran, "reason": reason[:200], "at": now}
             self._store.put("failed_starts", [row | {"until": now + LONGEST, "times": 1}])
 

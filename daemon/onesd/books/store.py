@@ -173,6 +173,9 @@ _MIGRATIONS = (
     CREATE INDEX stages_wanted ON stages(outcome);
     CREATE INDEX decisions_by_round ON decisions(round);
     """,
+    """
+    ALTER TABLE holds ADD COLUMN own TEXT NOT NULL DEFAULT '';
+    """,
 )
 
 

@@ -9,6 +9,7 @@ from ones.daemon.times import hour
 from ones.policies.model import Job
 from ones.policies.prospects import NEVER, Prospect
 from ones.policies.words import OTHERS_GAIN_MORE
+from ones.slurm_ext.elastic import begins_later
 
 
 class Waits:
@@ -34,6 +35,8 @@ class Waits:
         last = self._last
         record = last.snapshot.jobs.get(int(job.id))
         if not job.startable and record is not None and record.state == "PENDING":
+            if record.held and begins_later(record, last.at):
+                return f"it begins at {hour(record.eligible, self._now)}, as its owner wants"
             return f"waits in Slurm itself ({record.reason or 'no reason given'}), not for onesd"
         reason = last.notes.get(job.id, "")
         if found is None:

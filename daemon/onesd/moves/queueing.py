@@ -15,7 +15,9 @@ from ones.daemon.onesd.moves.turns import Turns
 from ones.policies.model import JobId, Seconds
 from ones.slurm_ext.layout import gpus_wanted
 from ones.slurm_ext.mark import Mark
+from ones.slurm_ext.own_request import to_put_back
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
+from ones.slurm_ext.whereabouts import Whereabouts
 
 
 class Queueing:
@@ -41,17 +43,19 @@ class Queueing:
 
     def go_on(self, snapshot: Snapshot, moving: Collection[JobId], *, most: Seconds = inf) -> None:
         """See to those that come to their turn in so many seconds, once for each way."""
+        where = Whereabouts(snapshot)
         for job in self._turns_out.of(self._out, most=most):
             if (record := _still(job, self._out.pop(job), snapshot, moving)) is not None:
                 why = "it kept a plain job waiting whose turn it is"
                 self._restarts.take_back(record, why)
         for job in self._turns_into.of(self._into, most=most):
             if (record := _still(job, self._into.pop(job), snapshot, moving)) is not None:
+                own = to_put_back(record, where)
                 mark = Mark.parse(record.admin_comment)
                 # At no more than it asks for.
-                if mark is not None and gpus_wanted(record) <= mark.request:
+                if own is not None or (mark is not None and gpus_wanted(record) <= mark.request):
                     why = "plain jobs behind it wait, and would go first"
-                    self._restarts.let_go(record, why, queued=True)
+                    self._restarts.let_go(record, why, own=own, queued=True)
 
 
 def _reasons(jobs: Collection[JobId], snapshot: Snapshot) -> dict[int, str]:

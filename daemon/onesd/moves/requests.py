@@ -55,9 +55,10 @@ class Filling:
         mark = Mark.parse(record.admin_comment)
         if mark is None or not (self._config.fill or self._config.lower_memory):
             return None
-        memory_free = self._config.fill and "memory" in mark.left_out
+        owners = self._owner_changed_memory(record, mark)
+        memory_free = self._config.fill and "memory" in mark.left_out and not owners
         cpus_free = self._config.fill and "cpus" in mark.left_out
-        lower = self._config.lower_memory and mark.memory is not None
+        lower = self._config.lower_memory and mark.memory is not None and not owners
         if not (memory_free or cpus_free or lower):
             return None
         before = self._fills.last(record.id)
@@ -85,6 +86,14 @@ class Filling:
             f"{one.resource.value.replace('_', ' ')}: {one.why}" for one in (memory, cores) if one
         )
         return Request(memory=amount, cpus=cpus, why=why or "as the job asked")
+
+    def _owner_changed_memory(self, record: JobRecord, mark: Mark) -> bool:
+        """Whether the job asks for memory that neither its submission nor we have written.
+
+        Without either there is nothing to tell it by: what is shown may be the partition's default.
+        """
+        known = {mark.memory, *(fill.memory for fill in self._fills.of_job(record.id))} - {None}
+        return bool(known) and record.memory not in known
 
     def _failed(self, job: int) -> bool:
         """Whether the job's last start did not come."""

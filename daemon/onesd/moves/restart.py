@@ -20,17 +20,19 @@ from ones.daemon.onesd.moves import telling
 from ones.daemon.onesd.moves.odd import SENSELESS, OddMoves
 from ones.daemon.onesd.moves.requests import Filling
 from ones.daemon.onesd.moves.turns import Turns
-from ones.policies.model import Job, Placement, Seconds
+from ones.policies.model import Job, Placement, Seconds, Shape
 from ones.policies.moves import Move
-from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Revive
+from ones.slurm_ext.actions import Action, Hold, Release, RequeueHold, Reshape, Restore, Revive
 from ones.slurm_ext.actuator import Actuator, JobChanged
 from ones.slurm_ext.errors import SlurmError, SlurmUnreachable
 from ones.slurm_ext.lapse import UNSAVED, Lapse, put_back
 from ones.slurm_ext.moves import Evidence, MoveLimits, MoveRecord, advance, awaited, leaving
+from ones.slurm_ext.own_request import own_fields
 from ones.slurm_ext.reserved import left_to
 from ones.slurm_ext.shards import alone
 from ones.slurm_ext.shards import beside as beside_others
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
+from ones.slurm_ext.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 GAP = 30.0  # seconds without a tick after which agents may have spoken to nobody
@@ -113,17 +115,19 @@ class Mover:
         if move.target is not None:
             self._lease(job, move.target, move.batch)
 
-    def let_go(self, record: JobRecord, why: str, *, queued: bool = False) -> None:
+    def let_go(
+        self, record: JobRecord, why: str, *, own: Shape | None = None, queued: bool = False
+    ) -> None:
         """Release a job that is held for us: Slurm starts it, as a plain one.
 
-        `queued`: until then a plan may take it back.
+        In its `own` shape again, where it asks for another. `queued`: until then a plan may take it
+        back.
         """
         try:
-            if record.required_nodes and record.state == "PENDING":
-                # As a plain one it is not bound to nodes that we once chose. First: held and not
-                # written down, it would be held for ever.
+            if record.state == "PENDING" and (own is not None or record.required_nodes):
+                # First: held and not written down, it would be held for ever.
                 self._holds.keep(record.id, record.restarts, released=False, now=self._clock())
-                self._perform(Hold(job=record.id, restarts=record.restarts))
+                self._unbind(record, own, queued=queued)
             self._perform(Release(job=record.id, restarts=record.restarts))
         except (JobChanged, SlurmError) as fault:
             log.warning("job %d: %s; tried again in the next round", record.id, fault)
@@ -133,6 +137,22 @@ class Mover:
         self._holds.keep(
             record.id, record.restarts, released=True, now=now, queued=queued, by_us=True
         )
+
+    def _unbind(self, record: JobRecord, own: Shape | None, *, queued: bool) -> None:
+        """As a plain one it has its own shape, and is not bound to nodes that we once chose."""
+        if own is not None:
+            try:
+                self._perform(Restore(job=record.id, restarts=record.restarts, shape=own))
+            except SlurmUnreachable:
+                raise
+            except SlurmError as fault:
+                if queued:  # it waits for the next plan instead
+                    raise
+                log.warning("job %d: let go at the size that it has: %s", record.id, fault)
+            else:
+                return
+        if record.required_nodes:
+            self._perform(Hold(job=record.id, restarts=record.restarts))
 
     def take_back(self, record: JobRecord, why: str) -> None:
         """Hold a job that waits in Slurm's queue, so that it is planned for anew."""
@@ -199,7 +219,7 @@ class Mover:
             coming[node] = coming.get(node, 0) + gpus
         out = frozenset(node.name for node in snapshot.nodes.values() if snapshot.barred(node))
         halves, together = alone(snapshot.jobs), beside_others(snapshot.jobs)
-        early = awaited(moves, snapshot.jobs, free)
+        early, where = awaited(moves, snapshot.jobs, free), Whereabouts(snapshot)
         by_id = {move.id: move for move in moves}
         for number in self._turns.of(by_id, most=most):
             move = by_id[number]
@@ -207,12 +227,14 @@ class Mover:
                 continue
             record = snapshot.jobs.get(move.job)
             told = checkpoints.get(move.job)
+            report = None if record is None else self._reports.report(record)
             try:
                 confirmed = told is not None and fits(told, record)
                 evidence = Evidence(
                     now=self._clock(),
                     checkpoint_at=told.at if told is not None and confirmed else None,
-                    ready=record is not None and self._reports.ready(record),
+                    reported=report is not None,
+                    ready=report is not None and report.checkpoints,
                     free=free,
                     coming=coming,
                     awaited=number in early,
@@ -221,7 +243,7 @@ class Mover:
                     out_of_service=out | self._closed(move, record, snapshot),
                     listening=self._listening,
                 )
-                self._advance(move, record, evidence)
+                self._advance(move, record, evidence, where)
             except SENSELESS as fault:
                 if self._odd.failed(move.id, move.job, fault):
                     why = f"abandoned: its steps make no sense ({fault!r})"
@@ -238,7 +260,9 @@ class Mover:
         wanted = frozenset(move.target.nodes)
         return wanted - left_to(record, wanted, snapshot).nodes
 
-    def _advance(self, move: MoveRecord, record: JobRecord | None, evidence: Evidence) -> None:
+    def _advance(
+        self, move: MoveRecord, record: JobRecord | None, evidence: Evidence, where: Whereabouts
+    ) -> None:
         for _ in range(STEPS_A_TICK):
             following = advance(move, record, evidence, self._limits)
             # Intent first: after a crash here, `advance` finds the step begun and looks again.
@@ -259,12 +283,15 @@ class Mover:
                 return
             if isinstance(action, Reshape) and action.request.why and record and self._filling:
                 self._filling.written(record, action.request, now=self._clock())
-            self._record(following.move, following.done)
+            with self._store.transaction():
+                if isinstance(action, Reshape) and record:
+                    self._holds.asked(record.id, own_fields(record, where))
+                self._record(following.move, following.done)
             move = following.done
 
     def _perform(self, action: Action) -> JobRecord | None:
         """Have it carried out; a hold that nobody answers may strike later, and is then ours."""
-        if not isinstance(action, Hold | RequeueHold | Revive | Reshape):
+        if not isinstance(action, Hold | RequeueHold | Revive | Reshape | Restore):
             return self._actuator.perform(action)
         before = self._holds.sending(action.job, action.restarts, now=self._clock())
         try:

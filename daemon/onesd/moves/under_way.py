@@ -26,8 +26,10 @@ from ones.slurm_ext.holding import Holds
 from ones.slurm_ext.lapse import Lapse
 from ones.slurm_ext.live_moves import LiveMove
 from ones.slurm_ext.moves import BY_OWNER, MoveRecord
+from ones.slurm_ext.own_request import to_put_back
 from ones.slurm_ext.shards import alone, half
 from ones.slurm_ext.snapshot import Snapshot
+from ones.slurm_ext.whereabouts import Whereabouts
 
 IN_A_ROUND: Seconds = 0.25  # for each kind of what a round itself asks of Slurm for waiting jobs
 NODELESS = 120.0  # seconds for which a job must fit no node before it is let go for that
@@ -95,10 +97,12 @@ class MovesUnderWay:
 
     def tidy(self, snapshot: Snapshot, ignored: Mapping[int, str], holds: Holds) -> None:
         """Let go of jobs that can't be handled, take back those that nobody sees to."""
-        moving = self.jobs()
+        moving, where = self.jobs(), Whereabouts(snapshot)
         lasting = self._lasting(to_release(snapshot, ignored, holds), ignored, snapshot)
         for job in self._let_go.of(lasting, most=IN_A_ROUND):
-            self.restarts.let_go(snapshot.jobs[job], f"as a plain job: {ignored[job]}")
+            record = snapshot.jobs[job]
+            own = to_put_back(record, where)
+            self.restarts.let_go(record, f"as a plain job: {ignored[job]}", own=own)
         for record in snapshot.jobs.values():
             # Left so, the next requeue would hold it for ever.
             late = record.held and holds.unanswered.get(record.id, inf) <= record.restarts

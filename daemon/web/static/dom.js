@@ -139,11 +139,12 @@ export class Keyed {
  * @param {string} shown
  */
 export function tabs(label, view, variants, shown) {
+  const chosen = /\?.*$/.exec(location.hash)?.[0] ?? "";
   return el(
     "div",
     { class: "tabs", role: "group", "aria-label": label },
     Object.entries(variants).map(([name, words]) =>
-      el("a", { href: `#/${view}/${name}`, "aria-current": name === shown ? "true" : null }, words),
+      el("a", { href: `#/${view}/${name}${chosen}`, "aria-current": name === shown ? "true" : null }, words),
     ),
   );
 }

@@ -215,9 +215,8 @@ class Resizing:
 
     def _follow(self, job: Job) -> None:
         """Shares, batch, learning rate, random numbers and reports of the new size."""
-        if job.rank != 0 and job._reporter is not None:
-            job._reporter.close(patience=0.0)  # it led while rank 0 was away
-            job._reporter = None
+        if job.rank != 0:
+            _fall_silent(job, patience=0.0)  # it led while rank 0 was away
         moment = job._moment
         job._division = replace(
             job._cut,
@@ -262,8 +261,16 @@ class Resizing:
     def _leave(self, job: Job) -> NoReturn:
         with suppress(OSError):
             os.nice(LOWEST)  # those who stay are needed sooner
+        _fall_silent(job, patience=1.0)
         job.close()
         raise SystemExit(0)
+
+
+def _fall_silent(job: Job, *, patience: float) -> None:
+    """Report no more, without a last word: the training goes on, and another worker leads it."""
+    if job._reporter is not None:
+        job._reporter.close(patience=patience)
+        job._reporter = None
 
 
 def _epoch_is_done(job: Job) -> bool:
