@@ -64,8 +64,11 @@ class Network:
         for number, layer in enumerate(layers, 1):
             here = f"layer {number}"
             rows = layer.get("weights") if isinstance(layer, Mapping) else None
-            if not isinstance(rows, list) or len(rows) != inputs or not isinstance(rows[0], list):
-                raise ValueError(f"{here}: weights for {inputs} inputs are expected")
+            fault = ValueError(f"{here}: weights for {inputs} inputs are expected")
+            if not isinstance(rows, list) or len(rows) != inputs:
+                raise fault
+            if not isinstance(rows[0], list) or not rows[0]:
+                raise fault
             outputs = 1 if number == len(layers) else min(len(rows[0]), MOST_HIDDEN)
             biases.append(_numbers(layer.get("biases"), (outputs,), f"{here}: biases"))
             weights.append(_numbers(rows, (inputs, outputs), f"{here}: weights"))
@@ -106,7 +109,7 @@ def untrained(hidden: Sequence[int], rng: np.random.Generator) -> Network:
 def _numbers(listed: object, shape: tuple[int, ...], where: str) -> Floats:
     try:
         found = np.array(listed, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last: of a number of 400 digits
         found = np.empty(0)
     if found.shape != shape or not np.isfinite(found).all():
         sides = " x ".join(map(str, shape))

@@ -179,8 +179,20 @@ def _read_name(name: str) -> tuple[str, Mapping[str, str]]:
     """The policy's own name, and the settings behind it."""
     parts = name.split(":")
     plain = ":".join(part for part in parts if "=" not in part)
-    given = dict(part.split("=", 1) for part in parts if "=" in part)
+    given: dict[str, str] = {}
+    for part in parts:
+        key, sign, text = part.partition("=")
+        if key in given:
+            raise ValueError(f"policy {name!r:.200}: its setting {key!r:.60} is there twice")
+        if sign:
+            given[key] = text
     if plain not in _POLICIES:
+        head, _, last = plain.rpartition(":")
+        if last and head in _POLICIES:
+            raise ValueError(
+                f"policy {name!r:.200}: its setting {last!r:.60} has no value; write"
+                f" {last:.60}=VALUE"
+            )
         raise ValueError(f"no policy {name!r:.200}; choose one of: {choices()}")
     return plain, given
 

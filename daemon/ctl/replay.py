@@ -2,68 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 
 import click
 
 from ones.daemon.ctl.progress import progress
 from ones.daemon.ctl.quiet import without_output
-from ones.daemon.ctl.table import table
-from ones.daemon.replay import inventory, networks, site_rules, traces
-from ones.daemon.replay.fairness import DECILES, Fairness
+from ones.daemon.ctl.replay_answer import show
+from ones.daemon.replay import inventory, networks, outputs, site_rules, traces
+from ones.daemon.replay.fairness import Fairness
 from ones.daemon.replay.faults import ReplayError, TraceError, clean
-from ones.daemon.replay.figures import Figures, as_json, remarks
-from ones.daemon.replay.history import Recording, save
+from ones.daemon.replay.figures import remarks
+from ones.daemon.replay.history import Recording, check_target, save
 from ones.daemon.replay.opting import Opting
 from ones.daemon.replay.plain import moves_nobody
 from ones.daemon.replay.report import page
 from ones.daemon.replay.side_by_side import Task, side_by_side
 from ones.daemon.replay.simulation import LIMITS, Run, World
+from ones.daemon.replay.tables import text_of
 from ones.daemon.replay.workload import Workload
-from ones.daemon.times import duration
 from ones.estimator.assess import Knowledge
 from ones.policies.guard import Limits
 from ones.policies.model import Node, Seconds
 from ones.policies.registry import Site, information, make, names
 from ones.policies.slurm.settings import SlurmSettings
 
-COLUMNS = {
-    "policy": "POLICY",
-    "average_jct_s": "AVG JCT",
-    "median_jct_s": "MEDIAN",
-    "p90_jct_s": "P90",
-    "p99_jct_s": "P99",
-    "makespan_s": "MAKESPAN",
-    "average_wait_s": "AVG WAIT",
-    "gpu_hours": "GPU HOURS",
-    "utilisation": "IN USE",
-    "cost": "COST",
-    "resizes_per_job": "RESIZES/JOB",
-    "lost_to_moves": "LOST",
-    "decide_s_mean": "DECIDE",
-    "decide_s_p99": "DECIDE P99",
-}
-FAIRNESS = {
-    "who": "AGAINST",
-    "jobs": "JOBS",
-    "completion_s": "AVG JCT",
-    "rigid_completion_s": "RIGID",
-    "wait_s": "AVG WAIT",
-    "rigid_wait_s": "RIGID",
-    "p10": "P10",
-    "p50": "MEDIAN",
-    "p90": "P90",
-    "worst": "WORST",
-    "worse_off": "WORSE OFF",
-    "worse_by": "BY",
-}
-MOST_ROWS = 20  # of accounts and of users, those with most jobs; JSON has them all
 SCHEDULER = "slurm"  # that starts plain jobs, where --policy names none that does
+GROWTH = 4  # times the GPUs that a job asks for
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _number(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Ranges let pass what is not a number."""
+    if value is not None and not isfinite(value):
+        raise click.BadParameter(f"{value} is not a number")
+    return value
 
 
 @click.command()
@@ -90,6 +69,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--round",
     "round_seconds",
     type=click.FloatRange(1, 86400),
+    callback=_number,
     default=60.0,
     show_default=True,
     help="Seconds between two decisions.",
@@ -97,6 +77,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--restart-cost",
     type=click.FloatRange(0, 86400),
+    callback=_number,
     default=30.0,
     show_default=True,
     help="Seconds that a start or change takes, where the profile doesn't say.",
@@ -111,6 +92,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--elastic",
     "pattern",
+    callback=lambda _, __, text: _pattern(text),
     metavar="PATTERN",
     help="What if the jobs had opted in whose name or account is like this: 'train*'.",
 )
@@ -118,13 +100,12 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--elastic-growth",
     "growth",
     type=click.IntRange(1, 1024),
-    default=4,
-    show_default=True,
-    help="Those jobs take up to so many times the GPUs that they ask for.",
+    help=f"Those jobs take up to so many times the GPUs that they ask for; {GROWTH}.",
 )
 @click.option(
     "--max-slowdown",
     type=click.FloatRange(1, 1000),
+    callback=_number,
     help="The guard lets no elastic job take more than so many times as long as rigid: 1.1.",
 )
 @click.option("--undeclared", is_flag=True, help="What jobs declare of their length is not used.")
@@ -156,7 +137,7 @@ def replay(
     restart_cost: Seconds,
     share: float | None,
     pattern: str | None,
-    growth: int,
+    growth: int | None,
     max_slowdown: float | None,
     undeclared: bool,
     own_fit_only: bool,
@@ -173,33 +154,64 @@ def replay(
     `sacct --json` or `sacct -P`, or a CSV with the columns submitted, name, user, gpus and
     duration_s. Nothing is asked of Slurm or onesd.
     """
+    reads = {
+        "TRACE": trace,
+        "--profiles": profiles,
+        "--cluster": cluster,
+        "--network": network,
+        "--history": history,
+    }
+    _check_outputs(report, save_history, {what: file for what, file in reads.items() if file})
+    text = "" if cluster is None else text_of(cluster)  # once: it may come through a pipe
     rules = Site(
-        slurm=SlurmSettings() if cluster is None else site_rules.read(cluster),
+        slurm=SlurmSettings() if cluster is None else site_rules.read(cluster, text),
         network=None if network is None else networks.read(network),
     )
     policies = _policies(policy_names, rules)
     if cluster is not None and (nodes is not None or gpus_per_node is not None):
         raise click.UsageError("--cluster already tells nodes and GPUs; leave out the others")
-    if report is not None and not report.parent.is_dir():
-        raise click.UsageError(f"--report: there is no folder {report.parent}")
-    there, workload = _read(trace, profiles, cluster, nodes or 16, gpus_per_node or 4)
     what_if = share is not None or pattern is not None
-    site = what_if or not all(job.opted_in for job in workload.jobs)
+    if growth is not None and not what_if:
+        raise click.UsageError(
+            "--elastic-growth: who grows is told by --elastic-share or --elastic; give one of them"
+        )
+    if save_history is not None and len(policies) > 1:
+        raise click.UsageError("--save-history keeps one run's history; name a single --policy")
+    named = policies[-1]
+    described = None if cluster is None else _described(cluster, text, rules.slurm)
+    there, workload = _read(trace, profiles, described, nodes or 16, gpus_per_node or 4)
+    site = not all(job.opted_in for job in workload.jobs)
+    if what_if and not site:
+        option = "--elastic" if share is None else "--elastic-share"
+        raise ReplayError(
+            f"{option}: all {len(workload.jobs)} jobs of the trace have opted in already, as only"
+            " records of sacct tell of others; leave it out"
+        )
+    if max_slowdown is not None and not site:
+        raise ReplayError(
+            "--max-slowdown: the guard is there beside plain jobs, and the trace has none; leave"
+            " it out"
+        )
+    if max_slowdown is not None and all(map(moves_nobody, policies)):
+        raise ReplayError(
+            f"--max-slowdown: no policy of {clean(policy_names)} moves a job; leave it out, or"
+            " name another --policy"
+        )
     workload = site_rules.still_there(workload, rules.slurm, _note)
     if what_if:
-        opting = Opting(share=share or 0.0, pattern=pattern or "", growth=growth, seed=seed)
+        opting = Opting(
+            share=share or 0.0, pattern=pattern or "", growth=growth or GROWTH, seed=seed
+        )
         workload = opting.of(workload, sum(node.gpus for node in there))
         if not any(map(moves_nobody, policies)):
             policies = [SCHEDULER, *policies]  # with which the others are compared
-    if save_history is not None and len(policies) > 1:
-        raise click.UsageError("--save-history keeps one run's history; name a single --policy")
     world = World(
         nodes=there,
         round_seconds=round_seconds,
         restart_seconds=restart_cost,
         limits=Limits(max_slowdown=max_slowdown) if site else LIMITS,
         seed=seed,
-        prices={} if cluster is None else inventory.prices(cluster),
+        prices={} if cluster is None else inventory.prices(cluster, text),
         rules=rules.slurm if site else None,
     )
     scheduler = next(filter(moves_nobody, policies), SCHEDULER)
@@ -215,59 +227,68 @@ def replay(
             ),
             scheduler=scheduler if site else None,
             history=history,
+            kept=save_history is not None and name == named,
         )
         for name in policies
     ]
-    with progress(len(tasks), len(workload.jobs)) as watch, without_output():
+    with _interrupted(), progress(len(tasks), len(workload.jobs)) as watch, without_output():
         runs = side_by_side(tasks, watch)
     for run in runs:
         for remark in remarks(run):
             _note(f"{run.policy}: {remark}")
-    if save_history is not None and isinstance(runs[0].experience, Recording):
-        save(runs[0].experience, save_history)
-    if report is not None:
-        _write(report, page(runs, world.nodes, trace=trace.name))
-    _answer(runs, _fairness(runs) if site else [], priced=bool(world.prices), as_text=json_wanted)
+    try:
+        fairness = _fairness(runs) if site else []
+        show(runs, fairness, priced=bool(world.prices), as_text=json_wanted)
+    finally:  # each of the three is of use where another is lost
+        faults = []
+        if save_history is not None:
+            faults += _fault_of(lambda: save(_learnt(runs, named), save_history))
+        if report is not None:
+            drawn = page(runs, world.nodes, trace=trace.name)
+            faults += _fault_of(lambda: outputs.write(report, drawn))
+        if faults:
+            raise ReplayError("; ".join(faults))
 
 
-def _answer(
-    runs: Sequence[Run], fairness: Sequence[Fairness], *, priced: bool, as_text: bool
+def _check_outputs(
+    report: Path | None, save_history: Path | None, reads: Mapping[str, Path]
 ) -> None:
-    """What the runs came to, as JSON or as a table with the answer in words first."""
-    if as_text:
-        found = {"fairness": [one.as_json() for one in fairness]} if fairness else {}
-        click.echo(json.dumps({"runs": [as_json(run) for run in runs], **found}, indent=2))
-        return
-    for one in fairness:
-        click.echo(one.answer())
-    columns = {name: head for name, head in COLUMNS.items() if name != "cost" or priced}
-    click.echo(table([_row(run) for run in runs], columns))
-    for one in fairness:
-        columns = {**FAIRNESS, "who": f"{one.policy} AGAINST {one.rigid}"}
-        click.echo("\n" + table(list(_groups(one)), columns))
+    """What can't be written shows before hours of computing, not after them."""
+    for option, target in (("--save-history", save_history), ("--report", report)):
+        if target is not None and not target.parent.is_dir():
+            raise click.UsageError(f"{option}: there is no folder {target.parent}")
+    if save_history is not None:
+        others = {what: file for what, file in reads.items() if what != "--history"}
+        outputs.check("--save-history", save_history, others)
+        check_target(save_history)
+    if report is not None:
+        written = {} if save_history is None else {"--save-history": save_history}
+        outputs.check("--report", report, {**reads, **written})
 
 
-def _groups(fairness: Fairness) -> Iterator[dict[str, object]]:
-    """Everybody's completion against the rigid run's: by class, then by account and by user."""
-    for kind, found in (
-        ("", fairness.classes),
-        ("account ", fairness.accounts),
-        ("user ", fairness.users),
-    ):
-        if kind and len(found) < 2:
-            continue
-        for name in sorted(found, key=lambda name: -found[name].jobs)[:MOST_ROWS]:
-            group = found[name]
-            ratios = zip(DECILES, group.deciles, strict=True)
-            yield {
-                "who": f"{kind}{name}",
-                "jobs": group.jobs,
-                **{key: duration(getattr(group, key)) for key in FAIRNESS if key.endswith("_s")},
-                **{f"p{at}": f"{ratio:.2f}" for at, ratio in ratios},
-                "worst": f"{group.worst:.2f}",
-                "worse_off": f"{group.worse_off:.1%}",
-                "worse_by": f"{group.worse_by:.2f}",
-            }
+def _learnt(runs: Sequence[Run], policy: str) -> Recording:
+    """What was learnt under the policy that was named."""
+    experience = next(run.experience for run in runs if run.policy == policy)
+    assert isinstance(experience, Recording)
+    return experience
+
+
+def _fault_of(write: Callable[[], None]) -> list[str]:
+    try:
+        write()
+    except TraceError as fault:
+        return [str(fault)]
+    return []
+
+
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    """Ctrl-C ends with the exit code that a shell knows it by."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("\nAborted!", err=True)
+        sys.exit(128 + signal.SIGINT)
 
 
 def _fairness(runs: Sequence[Run]) -> list[Fairness]:
@@ -276,6 +297,12 @@ def _fairness(runs: Sequence[Run]) -> list[Fairness]:
     if rigid is None:
         return []
     return [Fairness.of(run, rigid) for run in runs if not moves_nobody(run.policy)]
+
+
+def _pattern(text: str | None) -> str | None:
+    if text == "":
+        raise ReplayError("--elastic names nobody; write a pattern such as 'train*'")
+    return text
 
 
 def _share(text: str | None) -> float | None:
@@ -305,49 +332,37 @@ def _policies(text: str, site: Site) -> list[str]:
     return chosen
 
 
+def _described(cluster: Path, text: str, rules: SlurmSettings) -> tuple[Node, ...]:
+    """The nodes of a description, whose rules are of no others."""
+    site_rules.check_nodes(cluster, rules, inventory.every(cluster, text))
+    return inventory.read(cluster, text)
+
+
 def _read(
-    trace: Path, profiles: Path | None, cluster: Path | None, nodes: int, gpus_per_node: int
+    trace: Path,
+    profiles: Path | None,
+    described: tuple[Node, ...] | None,
+    nodes: int,
+    gpus_per_node: int,
 ) -> tuple[tuple[Node, ...], Workload]:
     """The cluster and the jobs, which fit on it."""
-    if cluster is not None:
-        there = inventory.read(cluster)
-        return there, _workload(trace, profiles, there)
-    there = inventory.uniform(nodes, gpus_per_node)
-    workload = traces.read(trace, profiles=profiles)
+    text = traces.text_in(trace)  # once: it may come through a pipe
+    if described is not None:
+        return described, _workload(trace, text, profiles, described)
+    workload = traces.read(trace, profiles=profiles, text=text)
     needed = inventory.common_type(workload)
     if needed is None:
         raise TraceError(trace, "its jobs run on no common GPU type; describe one with --cluster")
     there = inventory.uniform(nodes, gpus_per_node, needed)
-    return there, _workload(trace, profiles, there)
+    return there, _workload(trace, text, profiles, there)
 
 
-def _workload(trace: Path, profiles: Path | None, there: tuple[Node, ...]) -> Workload:
+def _workload(trace: Path, text: str, profiles: Path | None, there: tuple[Node, ...]) -> Workload:
     kinds = {node.gpu_type for node in there}
-    return traces.read(trace, profiles=profiles, nodes=there, gpu_types=kinds, note=_note)
-
-
-def _row(run: Run) -> dict[str, object]:
-    figures = asdict(Figures.of(run))
-    shown = {name: value for name, value in figures.items() if not name.startswith("decide")}
-    for name in COLUMNS:
-        if name.endswith("_s"):
-            shown[name] = duration(figures[name])
-    shown["gpu_hours"] = f"{figures['gpu_hours']:.0f}"
-    shown["utilisation"] = f"{figures['utilisation']:.0%}"
-    shown["lost_to_moves"] = f"{figures['lost_to_moves']:.1%}"
-    if figures["cost"] is not None:
-        shown["cost"] = f"{figures['cost']:.2f}"
-    shown["decide_s_mean"] = f"{1000 * figures['decide_s_mean']:.1f} ms"
-    shown["decide_s_p99"] = f"{1000 * figures['decide_s_p99']:.1f} ms"
-    return shown
+    return traces.read(
+        trace, profiles=profiles, nodes=there, gpu_types=kinds, note=_note, text=text
+    )
 
 
 def _note(text: str) -> None:
     click.echo(f"onesctl: note: {text}", err=True)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as fault:
-        raise TraceError(file, f"can't be written: {fault.strerror}") from None

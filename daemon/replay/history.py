@@ -6,11 +6,12 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ones.daemon.replay.faults import TraceError
+from ones.daemon.replay.tables import LARGEST
 from ones.estimator.experience import Experience, GradientReport
 from ones.estimator.progress import Finished
 from ones.estimator.restart import RestartCost
@@ -24,6 +25,7 @@ KINDS: dict[str, type[Report]] = {
     "finished": Finished,
     "restart": RestartCost,
 }
+WORDS = ("family", "gpu_type")  # fields of reports that are no numbers
 MOST = 500_000  # reports that are kept, the latest
 SCHEMA = "CREATE TABLE IF NOT EXISTS replayed(kind TEXT NOT NULL, report TEXT NOT NULL)"
 # What onesd keeps, in the order in which it came, with our names for its columns.
@@ -90,6 +92,27 @@ def load(file: Path) -> Recording:
     raise TraceError(file, "is no history: neither of a replay nor of onesd")
 
 
+def check_target(file: Path) -> None:
+    """Raise TraceError where `save` could not keep anything, or would alter what is not ours."""
+    if not file.exists():
+        return
+    if not file.is_file():
+        raise TraceError(file, "is no file; a history is kept in one")
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            if tables <= {"replayed"}:
+                database.execute("BEGIN IMMEDIATE")  # as for writing
+    except sqlite3.Error as fault:
+        raise TraceError(file, f"can't keep the history: {fault}") from None
+    if foreign := sorted(tables - {"replayed"}):
+        raise TraceError(
+            file,
+            f"is a database of something else (it has a table {foreign[0]}); name a new file for"
+            " the history",
+        )
+
+
 def save(recording: Recording, file: Path) -> None:
     """Keep all reports, those that were loaded included. Raises TraceError."""
     names = {kind: name for name, kind in KINDS.items()}
@@ -110,7 +133,7 @@ def _replayed(file: Path, database: sqlite3.Connection) -> Iterator[Report]:
     for row in rows:
         try:
             yield _report(row["kind"], json.loads(row["report"]))
-        except (KeyError, TypeError, ValueError) as fault:
+        except (KeyError, TypeError, ValueError, RecursionError) as fault:
             raise TraceError(
                 file, f"is no report: {fault}", line=row["rowid"], column="report"
             ) from None
@@ -130,7 +153,20 @@ def _of_onesd(file: Path, database: sqlite3.Connection, tables: set[str]) -> Ite
 
 
 def _report(kind: str, values: dict[str, Any]) -> Report:
-    return KINDS[kind](**values)
+    """Raises KeyError, TypeError and ValueError."""
+    report = KINDS[kind](**values)
+    for field in fields(report):
+        value = getattr(report, field.name)
+        if field.name in WORDS:
+            fits = isinstance(value, str)
+        elif field.name == "job":
+            fits = isinstance(value, int) or (value is None and field.default is None)
+        else:
+            fits = isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST)
+            fits = fits or (value is None and field.default is None)
+        if not fits:
+            raise ValueError(f"{field.name} is {value!r:.60}")
+    return report
 
 
 def _as_former_jobs(reports: Iterable[Report]) -> Iterator[Report]:

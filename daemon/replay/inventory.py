@@ -53,28 +53,33 @@ def common_type(workload: Workload) -> str | None:
     return None
 
 
-def read(path: Path) -> tuple[Node, ...]:
+def read(path: Path, text: str | None = None) -> tuple[Node, ...]:
     """The GPU nodes of a description, by name. Raises TraceError."""
-    text = text_of(path)
-    found: dict[str, Node] = {}
-    for node in _from_toml(path, text) if _is_toml(path, text) else _from_table(path, text):
-        if node.name in found:
-            raise TraceError(path, f"node {quoted(node.name)} is there twice")
-        found[node.name] = node
-        if len(found) > MOST_NODES:
-            raise TraceError(path, f"has more than {MOST_NODES} nodes")
+    found = every(path, text_of(path) if text is None else text)
     nodes = tuple(found[name] for name in sorted(found) if found[name].gpus)
     if not nodes:
         raise TraceError(path, "has no nodes with GPUs")
     return nodes
 
 
-def prices(path: Path) -> dict[str, float]:
+def every(path: Path, text: str) -> dict[str, Node]:
+    """The nodes by name, those without GPUs included. Raises TraceError."""
+    found: dict[str, Node] = {}
+    for node in _from_toml(path, text) if is_toml(path, text) else _from_table(path, text):
+        if node.name in found:
+            raise TraceError(path, f"node {quoted(node.name)} is there twice")
+        found[node.name] = node
+        if len(found) > MOST_NODES:
+            raise TraceError(path, f"has more than {MOST_NODES} nodes")
+    return found
+
+
+def prices(path: Path, text: str | None = None) -> dict[str, float]:
     """What a GPU and hour of each type costs, where the description says. Raises TraceError."""
-    text = text_of(path)
-    if not _is_toml(path, text):
+    text = text_of(path) if text is None else text
+    if not is_toml(path, text):
         return {}
-    found = _loaded(path, text).get("prices", {})
+    found = toml_in(path, text).get("prices", {})
     if not isinstance(found, dict):
         raise TraceError(path, "is no table of types", column="prices")
     for kind, price in found.items():
@@ -87,11 +92,12 @@ def prices(path: Path) -> dict[str, float]:
     return {kind: float(price) for kind, price in found.items()}
 
 
-def _is_toml(path: Path, text: str) -> bool:
+def is_toml(path: Path, text: str) -> bool:
     return path.suffix == ".toml" or text.lstrip().startswith("[")
 
 
-def _loaded(path: Path, text: str) -> dict[str, Any]:
+def toml_in(path: Path, text: str) -> dict[str, Any]:
+    """What stands in the TOML. Raises TraceError."""
     try:
         return tomllib.loads(text)
     except ValueError as fault:  # a number of too many digits is one, too
@@ -127,7 +133,7 @@ def _from_table(path: Path, text: str) -> Iterator[Node]:
 
 
 def _from_toml(path: Path, text: str) -> Iterator[Node]:
-    groups = _loaded(path, text).get("nodes")
+    groups = toml_in(path, text).get("nodes")
     if not isinstance(groups, list) or not groups:
         raise TraceError(path, "has no [[nodes]]")
     for number, group in enumerate(groups, start=1):

@@ -331,7 +331,10 @@ class _Simulation:
             further = further or bool(started or self.plain.running)
         self.now = until
         self.still = 0 if further or not last else self.still + 1
-        if self.still > STUCK:
+        # A restart is waited for beside them. It is not progress by itself: a policy that restarts
+        # a job in every round would have the replay go on for ever.
+        restart = max(map(self._restart_seconds, active))
+        if self.still > STUCK + restart / self.world.round_seconds:
             stuck = next(job for job in active if job.finished is None)
             latest = self.decisions[-1]
             why = latest.left_out.get(stuck.id) or latest.fault

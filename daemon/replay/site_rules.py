@@ -12,15 +12,16 @@ Limits are grp_gpus, gpus_per_user and the other fields of `Bounds`. Times are s
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import MISSING, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from ones.daemon.replay.faults import TraceError, clean, quoted
-from ones.daemon.replay.tables import text_of
+from ones.daemon.replay.inventory import is_toml, toml_in
+from ones.daemon.replay.tables import LARGEST, text_of
 from ones.daemon.replay.workload import Workload
 from ones.policies.slurm.settings import (
     Association,
@@ -33,6 +34,8 @@ from ones.policies.slurm.settings import (
 from ones.slurm_ext.hostlists import expand
 
 MOST_GONE = 5  # of which one line each is said
+WORDS = ("name", "qos", "account", "user", "parent", "default_qos")
+NEEDED = ("name", "account")  # of these, what can't be empty
 _LIMITS = {each.name for each in fields(Bounds)}
 _TABLES: Mapping[str, Callable[..., Any]] = {
     "partitions": Partition,
@@ -42,15 +45,12 @@ _TABLES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def read(path: Path) -> SlurmSettings:
+def read(path: Path, text: str | None = None) -> SlurmSettings:
     """Slurm's defaults where the description says nothing. Raises TraceError."""
-    text = text_of(path)
-    if path.suffix != ".toml" and not text.lstrip().startswith("["):
+    text = text_of(path) if text is None else text
+    if not is_toml(path, text):
         return SlurmSettings()
-    try:
-        loaded = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as fault:
-        raise TraceError(path, f"is not TOML: {fault}") from None
+    loaded = toml_in(path, text)
     own = loaded.get("slurm", {})
     if not isinstance(own, dict):
         raise TraceError(path, "is no table", column="slurm")
@@ -61,10 +61,30 @@ def read(path: Path) -> SlurmSettings:
     for name, kind in _TABLES.items():
         given[name] = tuple(_each(path, name, kind, loaded.get(name, [])))
     given["licenses"] = _licenses(path, loaded.get("licenses", {}))
+    names = {"nodes", "prices", "slurm", "licenses", *_TABLES}
+    for name in sorted(loaded.keys() - names):
+        raise TraceError(path, f"is not known; known: {', '.join(sorted(names))}", column=name)
     try:
         return SlurmSettings(**given)
     except ValueError as fault:
         raise TraceError(path, str(fault), column="slurm") from None
+
+
+def check_nodes(path: Path, settings: SlurmSettings, there: Container[str]) -> None:
+    """Raise TraceError where a partition or a reservation has other nodes than these."""
+    for table, listed in (
+        ("partitions", settings.partitions),
+        ("reservations", settings.reservations),
+    ):
+        for one in listed:
+            for node in sorted(one.nodes):
+                if node not in there:
+                    raise TraceError(
+                        path,
+                        f"{quoted(one.name)} has node {quoted(node)}, which is not in [[nodes]];"
+                        " take it out, or describe it there (gpus = 0 where it has none)",
+                        column=table,
+                    )
 
 
 def _licenses(path: Path, counts: object) -> tuple[tuple[str, int], ...]:
@@ -81,7 +101,10 @@ def still_there(
     workload: Workload, settings: SlurmSettings, note: Callable[[str], None]
 ) -> Workload:
     """The jobs without reservations and licences that the site does not have: with one of those
-    none would ever start. `note` is told, in a line each."""
+    none would ever start. Partitions and qualities stay, as if the site had them without any rule.
+    `note` is told, in a line each."""
+    partitions = {"", *(one.name for one in settings.partitions)}
+    qualities = {"", settings.default_qos, *(one.name for one in settings.qos)}
     reservations = {one.name for one in settings.reservations}
     licenses = dict(settings.licenses)
     gone: Counter[str] = Counter()
@@ -89,14 +112,29 @@ def still_there(
     for job in workload.jobs:
         held = tuple(each for each in job.licenses if each[0] in licenses)
         own = job.reservation if job.reservation in reservations else ""
-        gone.update(f"licence {name}" for name, _ in job.licenses if name not in licenses)
-        gone.update([f"reservation {job.reservation}"] if job.reservation != own else [])
+        gone.update(_without("licence", name) for name, _ in job.licenses if name not in licenses)
+        gone.update([_without("reservation", job.reservation)] if job.reservation != own else [])
+        if settings.partitions and job.partition not in partitions:
+            gone[_unruled("partition", job.partition, "have all nodes")] += 1
+        if settings.qos and job.qos not in qualities:
+            gone[_unruled("qos", job.qos, "have no limits")] += 1
         jobs.append(replace(job, reservation=own, licenses=held))
-    for name, count in gone.most_common(MOST_GONE):
-        note(f"{count} jobs asked for {clean(name)}, which --cluster does not have: without it")
+    for told, count in gone.most_common(MOST_GONE):
+        note(f"{count} jobs {told}")
     if len(gone) > MOST_GONE:
-        note(f"{len(gone) - MOST_GONE} more reservations and licences are not there")
+        note(
+            f"{len(gone) - MOST_GONE} more reservations, licences, partitions and qualities are not"
+            " there"
+        )
     return replace(workload, jobs=tuple(jobs))
+
+
+def _without(what: str, name: str) -> str:
+    return f"asked for {what} {clean(name)}, which --cluster does not have: without it"
+
+
+def _unruled(what: str, name: str, taken: str) -> str:
+    return f"are of {what} {clean(name)}, which --cluster does not have: it is taken to {taken}"
 
 
 def nodes_of(settings: SlurmSettings) -> dict[str, frozenset[str]]:
@@ -140,16 +178,27 @@ def _value(path: Path, where: str, key: str, value: object, known: set[str]) -> 
         allowed = ", ".join(sorted(known))
         raise TraceError(path, f"has no setting {quoted(key)}; known: {allowed}", column=where)
     if key == "nodes":
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not value:
             raise TraceError(path, "is no hostlist such as 'gpu[01-16]'", column=f"{where}.nodes")
         try:
             return frozenset(expand(value))
         except ValueError as fault:
             raise TraceError(path, str(fault), column=f"{where}.nodes") from None
-    words = key in ("name", "qos", "account", "user", "parent", "default_qos")
+    words = key in WORDS
     flag = key == "favor_small"
     fits = isinstance(value, str if words else bool if flag else int | float)
     if not fits or (not flag and isinstance(value, bool)):
         wanted = "a word" if words else "true or false" if flag else "a number"
         raise TraceError(path, f"{quoted(str(value))} is not {wanted}", column=f"{where}.{key}")
+    if key in NEEDED and not value:
+        raise TraceError(path, "is empty", column=f"{where}.{key}")
+    if isinstance(value, int | float) and not _is_bounded(key, value):
+        wrong = f"{quoted(str(value))} is not a finite number of at most {LARGEST:.0e}"
+        raise TraceError(path, wrong, column=f"{where}.{key}")
     return value
+
+
+def _is_bounded(key: str, value: float) -> bool:
+    """Whether it can be reckoned with; limits and ends may be infinite, as if none were set."""
+    endless = key in ("end", "max_time") or key in _LIMITS
+    return abs(value) <= LARGEST or (endless and value == inf)

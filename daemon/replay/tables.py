@@ -65,9 +65,10 @@ def text_of(file: Path, *, lenient: Callable[[str], bool] = lambda text: False) 
     Bytes that are no UTF-8 are replaced where `lenient` says so of the text that there is then.
     """
     try:
-        if file.stat().st_size > MOST_BYTES:
+        with file.open("rb") as opened:  # a pipe, too, whose size nobody knows
+            found = opened.read(MOST_BYTES + 1)
+        if len(found) > MOST_BYTES:
             raise TraceError(file, f"is larger than {MOST_BYTES // 2**20} MiB; cut it into parts")
-        found = file.read_bytes()
     except OSError as fault:
         raise TraceError(file, f"can't be read: {fault.strerror}") from None
     try:

@@ -25,13 +25,15 @@ def read(
     nodes: Sequence[Node] = (),
     gpu_types: Collection[str] | None = None,
     note: Callable[[str], None] = lambda text: None,
+    text: str | None = None,
 ) -> Workload:
     """The jobs of a trace by submission, with what their training does.
 
-    With `nodes` every job has to fit on them. `gpu_types` leaves out profiles of other types.
+    `text` is what stands in it, where that was read before. With `nodes` every job has to fit on
+    them. `gpu_types` leaves out profiles of other types.
     `note` is told, in a line each, what was left out or assumed. Raises TraceError.
     """
-    text = text_of(path, lenient=slurm_records.is_records)
+    text = text_in(path) if text is None else text
     found = []
     for row, job in _jobs(path, text, profiles, gpu_types, note):
         _check_width(row, job, nodes)
@@ -39,6 +41,11 @@ def read(
     if not found:
         raise TraceError(path, "has no jobs that ran on GPUs")
     return Workload(tuple(sorted(found, key=lambda job: job.submitted)))
+
+
+def text_in(path: Path) -> str:
+    """What stands in a trace. Raises TraceError."""
+    return text_of(path, lenient=slurm_records.is_records)
 
 
 def _jobs(

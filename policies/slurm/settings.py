@@ -92,6 +92,15 @@ class Partition:
     default_time: Seconds | None = None
     qos: str = ""  # whose limits hold for its jobs too
 
+    def __post_init__(self) -> None:
+        for name in ("max_time", "default_time"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"partition {self.name}: its {name} must be above 0")
+        for name in ("tier", "job_factor"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"partition {self.name}: its {name} must not be below 0")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
@@ -152,6 +161,12 @@ class SlurmSettings:
             raise ValueError("its setting bf_max_job_test must not be below 0")
         _once("partition", [one.name for one in self.partitions])
         _once("qos", [one.name for one in self.qos])
+        known = {one.name for one in self.qos}
+        for partition in self.partitions:
+            if partition.qos and partition.qos not in known:
+                raise ValueError(
+                    f"partition {partition.name} has the qos {partition.qos}, which is not there"
+                )
         _once("reservation", [one.name for one in self.reservations])
         _once("association", [f"{one.account}/{one.user}" for one in self.associations])
         _check_tree({one.account: one.parent for one in self.associations if not one.user})

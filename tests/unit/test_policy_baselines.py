@@ -63,6 +63,11 @@ def test_a_policys_settings_stand_behind_its_name() -> None:
         ("pollux:generations=100000000000000000000", "its setting generations is 1 to 1000"),
         ("pollux:generations=0", "its setting generations is 1 to 1000"),
         ("fifo:exact=true", "it has no setting 'exact'; known: none"),
+        ("ones:generations=0:generations=1", "its setting 'generations' is there twice"),
+        ("ones:generations", "its setting 'generations' has no value; write generations=VALUE"),
+        ("ones:exact=true:generations", "its setting 'generations' has no value"),
+        ("gavel:isolated:hold", "its setting 'hold' has no value; write hold=VALUE"),
+        ("ones::", "no policy 'ones::'"),
     ],
 )
 def test_a_setting_that_cannot_be_is_named(name: str, fault: str) -> None:

@@ -101,6 +101,17 @@ def test_a_network_comes_out_of_its_file_as_it_went_in(tmp_path: Path) -> None:
         ({"layers": [{"weights": [[1.0]], "biases": [0.0]}]}, "layer 1: weights for 18 inputs"),
         ({"line": [float("nan")] * len(FEATURES)}, "line: 18 finite numbers"),
         ({"line": "x"}, "line: 18 finite numbers"),
+        ({"line": [10**400] * len(FEATURES)}, "line: 18 finite numbers"),
+        (
+            {
+                "layers": [
+                    {"weights": [[]] * len(FEATURES), "biases": []},
+                    {"weights": [], "biases": [0.0]},
+                ]
+            },
+            "layer 1: weights for 18 inputs",
+        ),
+        ({"layers": [{"weights": None, "biases": [0.0]}]}, "layer 1: weights for 18 inputs"),
     ],
 )
 def test_a_file_that_is_no_network_is_refused_in_one_line(

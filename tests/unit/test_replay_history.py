@@ -95,6 +95,47 @@ def test_what_is_no_history_is_refused_in_one_line(tmp_path: Path) -> None:
         save(Recording(REPORTS), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        "[" * 20000,
+        '{"job": [1], "family": "f", "seconds": 1.0}',
+        '{"job": 1, "family": ["f"], "seconds": 1.0}',
+        '{"job": 1, "family": "f", "seconds": "long"}',
+        '{"job": 1, "family": "f", "seconds": null}',
+        '{"job": null, "family": "f", "seconds": 1.0}',
+        '{"job": 1, "family": "f", "seconds": 1' + "0" * 400 + "}",
+        "[1]",
+        "7",
+    ],
+)
+def test_a_report_that_makes_no_sense_is_named_in_one_line(tmp_path: Path, report: str) -> None:
+    file = tmp_path / "history.sqlite"
+    save(Recording(REPORTS), file)
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE replayed SET report = ? WHERE kind = 'restart'", [report])
+    database.close()
+    with pytest.raises(TraceError, match=r"history\.sqlite:4: column report: is no report: ") as it:
+        load(file)
+    assert len(str(it.value).splitlines()) == 1
+
+
+def test_a_row_of_onesd_that_makes_no_sense_is_named_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "ones.sqlite"
+    store = Store(file)
+    store.write("INSERT INTO restart_costs VALUES(2.0, 7, 'ada/train', 'long', 0)")
+    store.close()
+    with pytest.raises(TraceError, match="table restart_costs can't be read: seconds is 'long'"):
+        load(file)
+    file.unlink()
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE observations(x)")
+        database.execute("INSERT INTO observations VALUES(1)")
+    database.close()
+    with pytest.raises(TraceError, match="is no history: no such column: at"):
+        load(file)
+
+
 def test_a_replay_hands_its_history_to_the_next(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     lines = "".join(f"{200 * k},train,u,2,900,1-8,no\n" for k in range(6))

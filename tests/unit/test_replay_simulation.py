@@ -214,6 +214,14 @@ def test_a_replay_in_which_nobody_ever_runs_ends_with_the_job_named() -> None:
         replay(a_workload(a_trace_job("stuck")), Idler(), a_world(), clock=lambda: 0.0)
 
 
+def test_a_restart_of_many_rounds_is_not_taken_for_standing_still() -> None:
+    slow = a_world(round_seconds=1.0, restart_seconds=2500.0)
+    (job,) = run(a_workload(a_trace_job(application=PlainApplication(length=1))), world=slow).jobs
+    assert completion(job) > 2500.0
+    with pytest.raises(ReplayError, match="never gets any further under idler"):
+        replay(a_workload(a_trace_job("stuck")), Idler(), slow, clock=lambda: 0.0)
+
+
 def test_a_job_wider_than_the_cluster_is_refused_at_once() -> None:
     wide = a_trace_job("wide", sizes=Sizes((32,)), requested=32)
     with pytest.raises(ReplayError, match=r"job 1 \('wide'\) accepts 32 GPUs"):

@@ -200,6 +200,28 @@ def test_a_description_of_the_cluster_has_the_sites_rules(tmp_path: Path) -> Non
             "[[reservations]]\nname = 'r'\nnodes = 'n1'\nstart = 5\nend = 4\n",
             "column reservations 1: reservation r ends before it starts",
         ),
+        ("[slurm]\nhalf_life = " + "9" * 5000, "is not TOML: "),
+        ("x = " + "[" * 20000, "is not TOML: it is nested too deeply"),
+        ("[slurm]\nhalf_life = " + "9" * 400, "is not a finite number of at most 9e+15"),
+        ("[slurm]\nbf_window = nan\n", "column slurm.bf_window: 'nan' is not a finite number"),
+        ("[[qos]]\nname = 'a'\npriority = inf\n", "column qos 1.priority: 'inf' is not a finite"),
+        ("[[partition]]\nname = 'a'\n", "column partition: is not known; known: associations, li"),
+        ("[license]\nmatlab = 3\n", "column license: is not known; known: associations, licenses"),
+        (
+            "[[partitions]]\nname = 'a'\nqos = 'b'\n",
+            "partition a has the qos b, which is not there",
+        ),
+        (
+            "[[partitions]]\nname = 'a'\nmax_time = -5\n",
+            "partition a: its max_time must be above 0",
+        ),
+        (
+            "[[partitions]]\nname = 'a'\ndefault_time = 0\n",
+            "partition a: its default_time must be above 0",
+        ),
+        ("[[partitions]]\nname = 'a'\ntier = -1\n", "partition a: its tier must not be below 0"),
+        ("[[partitions]]\nname = 'a'\nnodes = ''\n", "column partitions 1.nodes: is no hostlist"),
+        ("[[partitions]]\nname = ''\n", "column partitions 1.name: is empty"),
     ],
 )
 def test_what_makes_no_sense_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -238,3 +260,44 @@ def test_settings_that_make_no_sense_end_the_command_with_one_line(tmp_path: Pat
     assert done.exit_code == 1
     assert done.stderr.startswith(f"onesctl: error: {site}: column slurm: has no setting 'warp'")
     assert len(done.stderr.splitlines()) == 1
+
+
+NODES = "[[nodes]]\nnames = 'n[1-2]'\ngpus = 4\n[[nodes]]\nnames = 'c1'\ngpus = 0\n"
+TWO = "[[partitions]]\nname = 'gpu'\n[[partitions]]\nname = 'cpu'\nnodes = 'c1'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[partitions]]\nname = 'p'\nnodes = 'n[2-3]'\n", "column partitions: 'p' has node 'n3'"),
+        ("[[reservations]]\nname = 'r'\nnodes = 'x'\n", "column reservations: 'r' has node 'x'"),
+    ],
+)
+def test_partitions_and_reservations_have_nodes_that_are_there(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    site = a_site(tmp_path, NODES + TWO * ("partitions" not in text) + text)
+    done = ctl(tmp_path, "0,a,ada,4,300,300,,,,\n", f"--cluster={site}")
+    assert done.exit_code == 1
+    assert f"{site}: {said}, which is not in [[nodes]]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_jobs_of_partitions_and_qualities_that_are_not_there_are_counted(tmp_path: Path) -> None:
+    site = a_site(tmp_path, NODES + TWO + "[[qos]]\nname = 'normal'\n")
+    lines = (
+        "0,a,ada,4,300,300,gpu,normal,,\n"
+        "0,b,ada,4,300,300,gpux,normal,,\n"
+        "0,c,ada,4,300,300,gpux,,,\n"
+        "0,d,ada,4,300,300,,high,,\n"
+    )
+    done = ctl(tmp_path, lines, "--policy=slurm", f"--cluster={site}")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "onesctl: note: 2 jobs are of partition gpux, which --cluster does not have: it is taken to"
+        " have all nodes",
+        "onesctl: note: 1 jobs are of qos high, which --cluster does not have: it is taken to have"
+        " no limits",
+    ]
+    done = ctl(tmp_path, lines, "--policy=slurm", f"--cluster={a_site(tmp_path, NODES)}")
+    assert done.stderr == ""
