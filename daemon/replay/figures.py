@@ -135,7 +135,11 @@ def left_out(run: Run) -> list[LeftOut]:
 def remarks(run: Run) -> list[str]:
     """What its figures do not tell, in a line each: who was left out, and who was not done."""
     ended = sum(job.at_limit for job in run.jobs)
-    limits = [f"{ended} jobs were ended by their time limit before they were done"] if ended else []
+    limits = []
+    if ended == 1:
+        limits = ["1 job was ended by its time limit before it was done"]
+    elif ended:
+        limits = [f"{ended} jobs were ended by their time limit before they were done"]
     return [*limits, *(str(one) for one in left_out(run))]
 
 
@@ -154,6 +158,7 @@ def as_json(run: Run) -> dict[str, Any]:
                 "started_s": job.started,
                 "finished_s": job.finished,
                 "resizes": job.resizes,
+                "at_limit": job.at_limit,  # which ended it before it was done
             }
             for job, label in zip(run.jobs, labels(run.jobs), strict=True)
         ],

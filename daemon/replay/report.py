@@ -22,11 +22,12 @@ from ones.daemon.web import files
 from ones.daemon.web.bundle import bundle
 from ones.daemon.web.readable import readable
 from ones.policies.model import Node
+from ones.policies.words import counted
 
 # Bounds of what a report holds, which keep it below some ten MiB whatever was replayed.
 MOST_ROWS = 60_000  # jobs times policies that are drawn; figures and curves count all jobs
 MOST_CHANGES = 400_000  # of sizes, of all jobs under all policies
-FEWEST_CHANGES = 4  # of one job under one policy, even then
+FEWEST_CHANGES = 4  # of one job under one policy, its end included, even then
 MOST_COMPLETIONS = 400  # points of the distribution of completion times
 MOST_NOTES = 20  # on jobs that were left out of plans
 LONGEST_NAME = 80  # characters
@@ -86,7 +87,7 @@ def _data(runs: Sequence[Run], nodes: Sequence[Node], trace: str) -> dict[str, A
         "cluster": _cluster(nodes),
         "gpus": sum(node.gpus for node in nodes),
         "jobs_in_all": len(jobs),
-        "coarse": most or 0,
+        "coarse": most - 1 if most else 0,  # all but a job's last change begin a stretch
         "end": max(1, ceil(max(one.makespan_s for one in figures))),
         "jobs": [
             _job(job, label, texts) for job, label in zip(jobs[:drawn], labels(jobs), strict=False)
@@ -133,13 +134,17 @@ def _job(job: SimulatedJob, label: str, texts: _Texts) -> list[Any]:
 
 
 def _lived(job: SimulatedJob, most: int | None) -> list[Any]:
-    """When a job ended, how long it waited, its moves, and [seconds, GPUs, ...]."""
+    """When a job ended, how long it waited, its moves, and [seconds, GPUs, ...].
+
+    Before these 1 where its time limit ended it, else 0.
+    """
     changes: list[int] = []
     at = round(job.trace.submitted)
     for change, gpus in _changes(job, most):
         changes += [round(change) - at, gpus]
         at = round(change)
-    return [round(job.finished or 0.0), round(job.waited), job.resizes, changes]
+    finished = round(job.finished or 0.0)
+    return [finished, round(job.waited), job.resizes, int(job.at_limit), changes]
 
 
 def _changes(job: SimulatedJob, most: int | None) -> list[tuple[float, int]]:
@@ -180,11 +185,14 @@ def _curve(curve: Curve) -> list[Any]:
 def _notes(run: Run) -> list[str]:
     told = [_shown(remark, longest=400) for remark in remarks(run)]
     more = len(told) - MOST_NOTES
-    return [*told[:MOST_NOTES], *([f"{more} more jobs were left out"] if more > 0 else [])]
+    others = "1 more job was" if more == 1 else f"{more} more jobs were"
+    return [*told[:MOST_NOTES], *([f"{others} left out"] if more > 0 else [])]
 
 
 def _cluster(nodes: Sequence[Node]) -> str:
     kinds = Counter((node.gpu_type, node.gpus) for node in nodes)
-    parts = [f"{count} nodes × {gpus} {_shown(kind)}" for (kind, gpus), count in kinds.items()]
+    parts = [
+        f"{counted(count, 'node')} × {gpus} {_shown(kind)}" for (kind, gpus), count in kinds.items()
+    ]
     more = len(parts) - 6
-    return ", ".join(parts[:6]) + (f" and {more} other kinds" if more > 0 else "")
+    return ", ".join(parts[:6]) + (f" and {counted(more, 'other kind')}" if more > 0 else "")

@@ -366,8 +366,8 @@ declare namespace Report {
     waiting: Curve;
   }
 
-  /** `changes` are pairs: seconds since the one before, and GPUs from then on. */
-  type Lived = [finished: number, waited: number, resizes: number, changes: number[]];
+  /** `at_limit`: whether its time limit ended it; `changes` are pairs: seconds since the one before, and GPUs from then on. */
+  type Lived = [finished: number, waited: number, resizes: number, at_limit: 0 | 1, changes: number[]];
 
   /** The seconds from each of its times to the next, and its values. */
   type Curve = [steps: number[], values: number[]];

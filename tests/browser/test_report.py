@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from large_replay import a_report, a_run
 from patience import eventually
 from surfer import Surfer
 from test_hostile_names import MARKUP, NAMES
+
+from ones.daemon.replay import report
+from ones.daemon.replay.simulation import Run
 
 POLICIES = {"slurm": 1.3, "tiresias": 1.1, "ones": 1.0}
 HOSTILE = (
@@ -22,6 +26,44 @@ HOSTILE = (
     "a\u2028b\u2029c",
     " ",
 )
+HOVERED = """
+const [done] = arguments;
+const frame = () => new Promise((then) => requestAnimationFrame(then));
+(async () => {
+  const lane = document.querySelector(".lane");
+  const { x, y } = lane.getBoundingClientRect();
+  const { clearRect } = CanvasRenderingContext2D.prototype;
+  let cleared = 0;
+  CanvasRenderingContext2D.prototype.clearRect = function (...where) {
+    cleared += 1;
+    clearRect.apply(this, where);
+  };
+  const seen = new Set();
+  for (const below of [30, 60, 90]) {
+    const at = { clientX: x + 200, clientY: y + below, bubbles: true };
+    lane.dispatchEvent(new PointerEvent("pointermove", at));
+    await frame();
+    await frame();
+    const { top, bottom } = document.querySelector(".lit").getBoundingClientRect();
+    seen.add(top <= y + below && y + below <= bottom ? top : "elsewhere");
+  }
+  CanvasRenderingContext2D.prototype.clearRect = clearRect;
+  done([cleared, seen.size, seen.has("elsewhere")]);
+})();
+"""
+# Labels of one drawing, and of those beside it, that run into each other or out of their drawing.
+RUN_TOGETHER = """
+const found = [];
+const texts = [...document.querySelectorAll("svg text[text-anchor=middle]")].map((one) =>
+  [one.textContent, one.getBoundingClientRect()]);
+for (const [one, a] of texts) {
+  if (a.left < 0) found.push([one]);
+  for (const [other, b] of texts)
+    if (a !== b && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+      found.push([one, other]);
+}
+return found;
+"""
 PAINTED = """
 const [node] = [...document.querySelectorAll(arguments[0])].slice(arguments[1] ?? 0);
 const copy = new OffscreenCanvas(node.width, node.height);
@@ -45,7 +87,28 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
 def as_usual(browser: Surfer) -> Iterator[None]:
     yield
     browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def as_wide(browser: Surfer, width: int, height: int = 800) -> None:
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def as_media(browser: Surfer, media: str, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    asked = {"media": media, "features": features}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", asked)
+
+
+def lasting_jobs(policy: str, *seconds: float) -> Run:
+    """A job of each of these lengths, all submitted at once."""
+    done = a_run(policy, jobs=len(seconds))
+    for job, length in zip(done.jobs, seconds, strict=True):
+        job.trace = replace(job.trace, submitted=0.0)
+        job.started, job.finished, job.waited, job.resizes = 0.0, length, 0.0, 0
+        job.sizes[:] = [(0.0, 2), (length, 0)]
+    return done
 
 
 def opened(browser: Surfer, link: str, words: str = "in these times") -> None:
@@ -159,7 +222,7 @@ def test_a_job_is_searched_by_name_and_user(large: str, browser: Surfer) -> None
     browser.press("/")
     browser.press("train-1999")
     browser.reads("1 of 2,000 jobs.")
-    assert first_rows(browser) == ["train-1999"]
+    assert first_rows(browser) == ["train-1999 bert-19"]
     browser.run("document.querySelector('input[type=search]').select()")
     browser.press("user3 bert-7")
     browser.reads("of 2,000 jobs.")
@@ -332,3 +395,164 @@ def test_one_job_under_one_policy_is_a_report_too(tmp_path: Path, browser: Surfe
     browser.press("/")
     browser.press("zzz")
     browser.reads("No such job.")
+
+
+def test_a_job_that_its_time_limit_ended_is_not_shown_as_done(
+    tmp_path: Path, browser: Surfer
+) -> None:
+    runs = [lasting_jobs("slurm", 3000, 4000, 900), lasting_jobs("ones", 600, 3000, 900)]
+    runs[1].jobs[0].at_limit = True
+    link = a_report(tmp_path, *runs)
+    opened(browser, f"{link}#sort=gained-1&job=1", "Job train-0")
+    cut, done = browser.each("section.life figcaption")[::-1]
+    assert "ended by its time limit after 00:10:00" in cut
+    assert "×" not in cut
+    assert "done in 00:50:00" in done
+    assert "ended by its time limit after 00:10:00" in browser.first(".said", "textContent")
+    # It has gained nothing that could be told: it comes last, and no ratio makes it look quick.
+    rows = browser.each("table.jobs tbody tr")
+    assert [row.split()[0] for row in rows] == ["train-1", "train-2", "train-0"]
+    assert "00:45:00" not in rows[2]
+    assert "00:10:00 time limit" in rows[2]
+    assert "×" not in rows[2]
+    browser.reads("ended by its time limit\n")  # beside the colours
+    lane = place(browser, ".lane:last-child")
+    mouse(browser, "mouseMoved", lane["right"] - 100, lane["y"] + 50)
+    assert "ended by its time limit after 00:10:00" in browser.first(".tip")
+
+
+def test_completion_times_have_an_axis_whatever_they_are(tmp_path: Path, browser: Surfer) -> None:
+    for width in (360, 1280):
+        as_wide(browser, width)
+        for times in ((700, 720, 800), (70,), (0.2,), (2e8, 4e9), tuple(3**k for k in range(16))):
+            browser.open(a_report(tmp_path, lasting_jobs("fifo", *times)))
+            browser.sees("svg[aria-label^='Share of the jobs']")
+            labels = browser.each(
+                "svg[aria-label^='Share of the jobs'] text[text-anchor=middle]", "textContent"
+            )
+            assert len(labels) >= 2, (times, width)
+            assert browser.run(RUN_TOGETHER) == [], (times, width)
+
+
+def test_labels_of_times_have_room_in_narrow_columns(large: str, browser: Surfer) -> None:
+    for width in (360, 700, 1000):
+        as_wide(browser, width)
+        for part in ("from=864000&to=864040", "from=2400000&to=2400013&job=3", "", "job=9"):
+            opened(browser, f"{large}#{part}", "Replay of")
+            first, *others = times_shown(browser)
+            assert first
+            assert others == [first, first]
+            assert browser.run(RUN_TOGETHER) == [], (part, width)
+
+
+def test_a_phone_has_room_for_policies_with_long_names(tmp_path: Path, browser: Surfer) -> None:
+    as_wide(browser, 360)
+    runs = [a_run(f"ones:generations=0:exponent=0.5:{'x' * 60}{k}", jobs=20) for k in range(2)]
+    opened(browser, a_report(tmp_path, *runs), "20 jobs")
+    assert not browser.overflows()
+
+
+def test_numbers_of_sacct_stand_with_the_names_of_their_jobs(
+    tmp_path: Path, browser: Surfer
+) -> None:
+    named = {"1001": "train", "1002": "eval", "1003": "train", "1004": "1004", "1005": "zeta"}
+    done = a_run(jobs=len(named), names=list(named))
+    for job, family in zip(done.jobs, named.values(), strict=True):
+        job.trace = replace(job.trace, family=family)
+    opened(browser, f"{a_report(tmp_path, done)}#sort=name", "5 jobs")
+    assert first_rows(browser, 5) == ["1004", "1002 eval", "1001 train", "1003 train", "1005 zeta"]
+    lane = place(browser, ".lane")
+    mouse(browser, "mouseMoved", lane["x"] + 150, lane["y"] + 30)
+    assert browser.first(".tip").startswith("1002\neval\n")
+
+
+def test_the_tip_is_seen_wherever_the_pointer_is(large: str, browser: Surfer) -> None:
+    for width in (360, 1280):
+        as_wide(browser, width)
+        opened(browser, f"{large}#from=864000&to=900000")
+        browser.run(
+            """const { bottom } = document.querySelector(".lanes").getBoundingClientRect();
+            scrollTo(0, scrollY + bottom - innerHeight + 2)"""
+        )
+        lane = browser.run(
+            "return document.querySelector('.lane').getBoundingClientRect().toJSON()"
+        )
+        for x in (lane["x"] + 60, min(lane["right"], width) - 10):
+            mouse(browser, "mouseMoved", x, 790)
+            browser.first(".tip")
+            inside = """const { left, right, top, bottom } =
+                document.querySelector(".tip").getBoundingClientRect();
+                return [left >= 0, right < innerWidth + 1, top >= 0, bottom <= innerHeight]"""
+            assert browser.run(inside) == [True] * 4, (width, x)
+        # Beside the times there is none to tell of.
+        mouse(browser, "mouseMoved", lane["x"] + 20, 600)
+        assert "done in" in browser.first(".tip")
+        assert "at 9-" not in browser.first(".tip")
+
+
+def test_what_is_pointed_at_is_lit_and_nothing_is_painted_anew(large: str, browser: Surfer) -> None:
+    for how in ("rows=all", "rows=named"):
+        opened(browser, f"{large}#{how}", "2,000 jobs")
+        place(browser, ".lanes")
+        assert browser.driver.execute_async_script(HOVERED) == [0, 3, False]
+
+
+def test_nothing_is_cut_off_on_paper(large: str, tmp_path: Path, browser: Surfer) -> None:
+    many = a_report(tmp_path, *(a_run(f"policy-{k}:exponent=0.5", jobs=60) for k in range(5)))
+    for link in (large, many):
+        opened(browser, link, "Replay of")
+        as_media(browser, "print", "dark")
+        as_wide(browser, 718)  # A4, within its margins; what was laid out for a screen stays
+        reach = """return [...document.querySelectorAll("canvas, svg, td, th")].map(
+            (one) => one.getBoundingClientRect()).map(({ right }) => Math.round(right))"""
+        assert max(browser.run(reach)) <= 718
+        assert browser.run("return document.querySelector('.side').clientHeight") < 2000
+        assert not browser.overflows()
+        as_media(browser, "", "light")
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_paper_is_light(large: str, browser: Surfer) -> None:
+    as_media(browser, "screen", "dark")
+    opened(browser, f"{large}#rows=named", "2,000 jobs")
+    light = """const [node] = document.querySelectorAll(".names canvas");
+        const copy = new OffscreenCanvas(node.width, node.height);
+        const pen = copy.getContext("2d");
+        pen.drawImage(node, 0, 0);
+        const { data } = pen.getImageData(0, 0, node.width, node.height);
+        for (let at = 0; at < data.length; at += 4)
+          if (data[at + 3] > 250) return data[at] > 128;"""
+    assert browser.run(light)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    as_media(browser, "print", "dark")
+    assert not browser.run(light)
+    ink = browser.run("return getComputedStyle(document.body).color")
+    assert ink == "rgb(27, 31, 36)"
+    as_media(browser, "screen", "dark")
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    eventually(lambda: browser.run(light))
+
+
+def test_a_report_says_what_of_a_replay_is_not_drawn(
+    tmp_path: Path, browser: Surfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MOST_ROWS", 10)
+    monkeypatch.setattr(report, "MOST_CHANGES", 10)
+    opened(browser, a_report(tmp_path, *(a_run(one, jobs=12) for one in POLICIES)), "12 jobs")
+    browser.reads("The first 3 jobs are drawn", "Of each job its 3 longest stretches are drawn")
+    browser.press("/")
+    browser.press("train-11")
+    browser.reads("No such job among the 3 drawn.")
+
+
+def test_small_numbers_are_told_as_they_are(tmp_path: Path, browser: Surfer) -> None:
+    runs = [lasting_jobs("slurm", 600, 600), lasting_jobs("ones", 0.3, 300)]
+    runs[0].jobs[0].resizes = 1
+    for run in runs:
+        for job in run.jobs:
+            job.held = {"t4": 2 * (job.finished or 0.0)}
+    opened(browser, f"{a_report(tmp_path, *runs)}#job=1", "Job train-0")
+    browser.reads("1 change of placement", "0 changes of placement", "GPU-hours held\t0.67\t0.17 ")
+    assert not [row for row in browser.each("tr") if "0.5×" in row and " 0.5×" not in row]
+    marks = "return document.querySelectorAll('section.life rect.runs').length"
+    assert browser.run(marks) == 2  # of the one that took 0.3 s, too

@@ -78,6 +78,7 @@ def test_the_queue_says_why_jobs_wait_and_is_searched(busy: ServedPage, browser:
     browser.click(".tabs a:first-child")  # those of them that wait
     browser.reads("No such job")
     browser.press("/")
+    browser.press("END")
     for _ in "train-2":
         browser.press("BACKSPACE")
     browser.reads("1 job")

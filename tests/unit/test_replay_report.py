@@ -24,7 +24,7 @@ from ones.daemon.ctl.main import main
 from ones.daemon.ctl.quiet import without_output
 from ones.daemon.replay import report
 from ones.daemon.replay.curves import Curve, gpus_held, jobs_waiting
-from ones.daemon.replay.figures import Figures, as_json, labels
+from ones.daemon.replay.figures import Figures, as_json, labels, remarks
 from ones.daemon.replay.report import page
 from ones.daemon.replay.simulation import ReplayError, Run, replay
 from ones.daemon.replay.workload import Workload
@@ -166,9 +166,26 @@ def test_json_has_the_figures_and_every_job() -> None:
         "jobs",
     ]
     assert found["left_out"] == []
-    assert list(found["jobs"][0]) == ["id", "submitted_s", "started_s", "finished_s", "resizes"]
+    assert list(found["jobs"][0]) == [
+        "id",
+        "submitted_s",
+        "started_s",
+        "finished_s",
+        "resizes",
+        "at_limit",
+    ]
     assert [job["id"] for job in found["jobs"]] == ["first", "second"]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_job_that_its_time_limit_ended_is_told_apart_from_those_that_were_done() -> None:
+    done = run(a_workload(a_trace_job("cut", time_limit=60.0), a_trace_job("whole")))
+    assert [job["at_limit"] for job in as_json(done)["jobs"]] == [True, False]
+    (told,) = Parsed(drawn(done)).data["runs"]
+    assert [lived[3] for lived in told["jobs"]] == [1, 0]
+    assert told["notes"] == ["1 job was ended by its time limit before it was done"]
+    both = run(a_workload(*(a_trace_job(time_limit=60.0) for _ in range(2))))
+    assert remarks(both) == ["2 jobs were ended by their time limit before they were done"]
 
 
 @dataclass(frozen=True)
@@ -246,9 +263,9 @@ def test_the_report_has_every_job_under_every_policy() -> None:
     for done, told in zip(runs, data["runs"], strict=True):
         assert told["figures"]["average_jct_s"] == Figures.of(done).average_jct_s
         for job, lived in zip(done.jobs, told["jobs"], strict=True):
-            finished, waited, resizes, changes = lived
+            finished, waited, resizes, at_limit, changes = lived
             assert finished == round(job.finished or 0)
-            assert (waited, resizes) == (round(job.waited), job.resizes)
+            assert (waited, resizes, at_limit) == (round(job.waited), job.resizes, 0)
             assert sum(changes[::2]) == finished - round(job.trace.submitted)
             assert changes[1::2] == [16, 0]
         assert told["completions"] == sorted(told["completions"])
@@ -267,8 +284,8 @@ def test_of_too_many_changes_the_longest_stretches_are_kept(
     job.sizes[:] = [(0, 4), (100, 8), (101, 2), (200, 0), (202, 1), (300, 0)]
     monkeypatch.setattr(report, "MOST_CHANGES", 7)
     data = Parsed(drawn(done)).data
-    assert data["coarse"] == report.FEWEST_CHANGES
-    assert data["runs"][0]["jobs"][0][3] == [0, 4, 101, 2, 101, 1, 98, 0]
+    assert data["coarse"] == 3
+    assert data["runs"][0]["jobs"][0][4] == [0, 4, 101, 2, 101, 1, 98, 0]
 
 
 def test_of_too_many_jobs_the_first_are_drawn_and_all_are_counted(
@@ -305,7 +322,7 @@ def test_many_jobs_and_one_that_takes_no_time_are_drawn() -> None:
     done.jobs[0].finished = 0.0
     data = Parsed(drawn(done)).data
     assert len(data["jobs"]) == 120
-    assert data["runs"][0]["jobs"][0] == [0, 0, 0, [0, 1, 0, 0]]
+    assert data["runs"][0]["jobs"][0] == [0, 0, 0, 0, [0, 1, 0, 0]]
 
 
 def test_curves_count_gpus_and_who_waits() -> None:
@@ -364,9 +381,18 @@ def test_a_replay_prints_json_and_draws_a_report(tmp_path: Path) -> None:
     (found,) = json.loads(done.stdout)["runs"]
     assert found["policy"] == "fifo"
     assert found["jobs"] == [
-        {"id": "a", "submitted_s": 0.0, "started_s": 0.0, "finished_s": 630.0, "resizes": 0}
+        {
+            "id": "a",
+            "submitted_s": 0.0,
+            "started_s": 0.0,
+            "finished_s": 630.0,
+            "resizes": 0,
+            "at_limit": False,
+        }
     ]
-    assert Parsed(report.read_text()).data["runs"][0]["policy"] == "fifo"
+    data = Parsed(report.read_text()).data
+    assert data["runs"][0]["policy"] == "fifo"
+    assert data["cluster"].startswith("1 node × 4 ")
 
 
 def test_the_restart_cost_and_the_round_are_the_callers(tmp_path: Path) -> None:

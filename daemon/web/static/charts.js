@@ -101,6 +101,26 @@ export function ticksTo(most, { steps = 5, whole = true } = {}) {
   return found;
 }
 
+const CHARACTER = 6.5; // pixels of one in a label, more or less
+const BESIDE = 6; // pixels between two labels
+
+/**
+ * The marks of an axis whose labels have room beside those before them, and how far from the left edge each is written:
+ * within the drawing, which may be nearer its middle than the mark.
+ * @param {Pick<Framing, "from" | "to" | "marks"> & { width: number, left: number, right: number }} axis
+ */
+export function labelled({ from, to, width, left, right, marks = timesOfDay }) {
+  const each = (width - left - right) / (to - from || 1);
+  /** @type {{ at: number, said: string, half: number, middle: number }[]} */
+  const found = [];
+  for (const [at, said] of marks(from, to, width > 500 ? 6 : 3)) {
+    const half = (said.length * CHARACTER) / 2;
+    const middle = Math.min(Math.max(left + (at - from) * each, half), width - half);
+    if (found.every((other) => Math.abs(middle - other.middle) >= half + other.half + BESIDE)) found.push({ at, said, half, middle });
+  }
+  return found;
+}
+
 /**
  * The frame of a drawing over time: how wide it is, its grid, and where values lie.
  * @param {Framing} framing
@@ -117,8 +137,8 @@ export function frame({ from, to, most, ticks = ticksTo(most), words = short, wi
       svg("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` }),
       svg("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, words(value)),
     );
-  for (const [at, said] of marks(from, to, width > 500 ? 6 : 3))
-    grid.push(svg("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, said));
+  for (const { said, middle } of labelled({ from, to, width, left, right, marks }))
+    grid.push(svg("text", { x: middle, y: height - 6, "text-anchor": "middle" }, said));
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, grid);
   return { root, x, y, width, height, left, right, top, bottom };
 }

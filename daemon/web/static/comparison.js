@@ -4,7 +4,7 @@ import { el, foreign } from "./dom.js";
 import { frame, timesSince, trace } from "./charts.js";
 import { holdings } from "./holdings.js";
 import { eachStretch } from "./runs.js";
-import { lasting, number, percent, roughly } from "./words.js";
+import { counted, lasting, number, percent, roughly } from "./words.js";
 
 const POLICIES = 8; // colours and dashes; then they repeat
 
@@ -21,7 +21,7 @@ const FIGURES = [
   ["p99_jct_s", "99th percentile", lasting],
   ["makespan_s", "Makespan", lasting],
   ["average_wait_s", "Average wait without GPUs", lasting],
-  ["gpu_hours", "GPU-hours held", number],
+  ["gpu_hours", "GPU-hours held", (hours) => number(hours, hours < 10 ? 2 : 0)],
   ["utilisation", "Share of the GPU-hours until the last end", percent],
   ["cost", "Cost of the GPU-hours held", (cost) => number(cost, 2)],
   ["resizes_per_job", "Changes of placement per job", (changes) => number(changes, 2)],
@@ -62,7 +62,7 @@ export function figures({ runs }) {
       values.map((value, which) => {
         const best = name !== "utilisation" && value === least && known.some((other) => other !== least);
         const ratio = which && !NO_RATIO.has(name) && value !== null && values[0] !== null ? times(value / values[0]) : null;
-        return el("td", { class: best ? "number best" : "number" }, value === null ? "–" : written(value), ratio && el("span", { class: "soft ratio" }, ratio));
+        return el("td", { class: best ? "number best" : "number" }, value === null ? "–" : written(value), ratio && [" ", el("span", { class: "soft ratio" }, ratio)]);
       }),
     );
   });
@@ -85,24 +85,40 @@ export function figures({ runs }) {
   );
 }
 
-const LOGARITHMIC = [1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400];
+/** @param {number} unit @param {number[]} times */
+const rungs = (unit, ...times) => times.map((each) => Math.log10(unit * each));
+/** Round times, as logarithms: those that an axis has even where there is room for few, and others. */
+const ROUND = [...rungs(1, 1, 10), ...rungs(60, 1, 10), ...rungs(3600, 1), ...rungs(86400, 1, 10, 100, 1e3, 1e4, 1e5)];
+const BETWEEN = [...[1, 60].flatMap((unit) => rungs(unit, 2, 5, 20, 30)), ...rungs(3600, 2, 5, 10), ...[1, 10, 100, 1e3, 1e4].flatMap((days) => rungs(86400 * days, 2, 5))];
+const LADDER = [...ROUND, ...BETWEEN].sort((a, b) => a - b);
 
 /**
- * The share of the jobs that were done within a time of their submission, which is drawn logarithmically.
+ * The marks of an axis of logarithms that begins and ends with a mark.
+ * @param {number} from
+ * @param {number} to
+ * @param {number} most
+ * @returns {import("./charts.js").Mark[]}
+ */
+function logarithmic(from, to, most) {
+  const apart = (to - from) / most;
+  const chosen = [from, to];
+  for (const at of [...ROUND, ...BETWEEN])
+    if (at > from && at < to && chosen.every((other) => Math.abs(at - other) >= apart)) chosen.push(at);
+  return chosen.map((at) => [at, roughly(Math.round(10 ** at))]);
+}
+
+/**
+ * The share of the jobs that had ended within a time of their submission, which is drawn logarithmically.
  * @param {Replay} replay
  * @param {number} width
  */
 export function completionTimes({ runs }, width) {
   const every = runs.map((run) => run.completions.map((seconds) => Math.log10(Math.max(seconds, 1))));
-  const from = Math.min(...every.map((one) => one[0]));
-  const to = Math.max(...every.map((one) => one[one.length - 1]), from + 0.1);
-  /** @returns {import("./charts.js").Mark[]} */
-  const marks = () => {
-    const within = LOGARITHMIC.filter((seconds) => Math.log10(seconds) >= from && Math.log10(seconds) <= to);
-    return within.map((seconds) => [Math.log10(seconds), roughly(seconds)]);
-  };
-  const label = "Share of the jobs that were done within a time of their submission, under each policy";
-  const drawn = frame({ from, to, most: 100, marks, width, height: width > 500 ? 260 : 190, label });
+  const [first, last] = [Math.min(...every.map((one) => one[0])), Math.max(...every.map((one) => one[one.length - 1]))];
+  const from = LADDER.filter((at) => at <= first).at(-1) ?? first;
+  const to = LADDER.find((at) => at >= last && at > from) ?? last;
+  const label = "Share of the jobs that had ended within a time of their submission, under each policy";
+  const drawn = frame({ from, to, most: 100, marks: logarithmic, width, height: width > 500 ? 260 : 190, label });
   every.forEach((one, which) => {
     /** @type {import("./charts.js").Point[]} */
     const shares = one.map((at, index) => [at, (100 * (index + 1)) / one.length]);
@@ -120,14 +136,23 @@ export function legend({ runs }) {
 }
 
 /**
- * A job's completion under one policy, in words.
+ * How long a job took under one policy, and how many times as long as under the first one.
  * @param {Replay} replay
  * @param {Job} job
  * @param {number} which
  */
 function completion(replay, job, which) {
-  const { took } = replay.runs[which].jobs[job.at];
-  return [lasting(took), which > 0 && el("span", { class: "soft ratio" }, times(replay.ratio(job, which)))];
+  const { took, cut } = replay.runs[which].jobs[job.at];
+  if (cut) return [lasting(took), " ", el("span", { class: "cut", title: "It was ended by its time limit before it was done" }, "time limit")];
+  return [lasting(took), which > 0 && [" ", el("span", { class: "soft ratio" }, times(replay.ratio(job, which)))]];
+}
+
+/**
+ * How a job ended, in words.
+ * @param {import("./runs.js").Lived} lived
+ */
+export function ending({ took, cut }) {
+  return `${cut ? "ended by its time limit after" : "done in"} ${lasting(took)}`;
 }
 
 /**
@@ -143,7 +168,7 @@ export function row(replay, job, { chosen, choose }) {
   return el(
     "tr",
     { class: chosen ? "now" : null },
-    el("th", { scope: "row", class: "name" }, el("button", { class: "plain", "aria-pressed": String(chosen), "data-focus": "job", click: choose }, foreign(job.name, { title: job.name }))),
+    el("th", { scope: "row", class: "name" }, el("button", { class: "plain", "aria-pressed": String(chosen), "data-focus": "job", click: choose }, foreign(job.name, { title: job.name })), job.also && [" ", foreign(job.also, { class: "soft", title: job.also })]),
     el("td", { class: "user" }, foreign(job.user)),
     el("td", { class: "number" }, lasting(job.submitted)),
     el("td", { class: "number" }, `${job.asked} `, el("span", { class: "soft" }, `(${job.sizes})`)),
@@ -174,7 +199,7 @@ export function life(replay, job, width, { zoom, close }) {
     el(
       "p",
       { class: "about" },
-      job.family !== job.name && [foreign(job.family), ", "],
+      job.also && [foreign(job.also), ", "],
       "user ", foreign(job.user), ", account ", foreign(job.account),
       `; submitted after ${lasting(job.submitted)}, asked for ${job.asked}, accepts ${job.sizes}`,
     ),
@@ -191,7 +216,7 @@ export function life(replay, job, width, { zoom, close }) {
       return el(
         "figure",
         {},
-        el("figcaption", {}, policy(run, which), el("span", { class: "soft" }, " done in ", completion(replay, job, which), `, waited ${lasting(one.waited)}, ${one.resizes} changes of placement`)),
+        el("figcaption", {}, policy(run, which), el("span", { class: "soft" }, " ", one.cut ? ending(one) : ["done in ", completion(replay, job, which)], `, waited ${lasting(one.waited)}, ${counted(one.resizes, "change")} of placement`)),
         drawn.root,
       );
     }),

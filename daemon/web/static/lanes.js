@@ -1,7 +1,8 @@
 // A row for each job and a column for each policy, drawn on canvases of which only what is seen is drawn.
 
-import { el } from "./dom.js";
-import { timesSince } from "./charts.js";
+import { el, fill, foreign } from "./dom.js";
+import { labelled, timesSince } from "./charts.js";
+import { ending } from "./comparison.js";
 import { eachStretch } from "./runs.js";
 import { counted, lasting, number, roughly } from "./words.js";
 
@@ -10,6 +11,7 @@ export const LEFT = 48; // pixels beside the times of a column, as in the curves
 export const RIGHT = 14;
 const SHADES = 5;
 const WORDS = 9; // pixels of the lowest row that has room for words
+const BESIDE = 16; // pixels between the pointer and what is told of its place
 /** @param {number} row */
 const font = (row) => `${Math.min(12, Math.floor(row))}px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif`;
 
@@ -45,23 +47,31 @@ export class Lanes {
     this.named = true;
     /** @type {Job | null} */
     this.chosen = null;
-    /** @type {Job | null} */
-    this.pointed = null;
     this.due = false;
     this.shades = shades(replay.mostGpus);
     this.names = canvas("names");
     this.columns = replay.runs.map(() => canvas("lane"));
     this.stage = el("div", { class: "stage columns" }, this.names.node, this.columns.map((column) => column.node));
-    this.sizer = el("div", { class: "sizer" }, this.stage);
+    // Laid over the row: painting all of them anew for each that the pointer crosses takes too long.
+    this.lit = el("div", { class: "lit", hidden: true });
+    this.sizer = el("div", { class: "sizer" }, this.stage, this.lit);
     this.tip = el("div", { class: "tip", hidden: true });
     this.root = el("div", { class: "lanes", scroll: () => this.draw() }, this.sizer, this.tip);
     this.columns.forEach((column, which) => {
       span.attach(column.node, (x) => this.timeAt(x), { clicked: (event) => this.click(event) });
       column.node.addEventListener("pointermove", (event) => this.point(event, which));
-      column.node.addEventListener("pointerleave", () => this.light(null));
+      column.node.addEventListener("pointerleave", () => this.light(-1));
     });
     this.names.node.addEventListener("click", (event) => this.click(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    // Paper is light, and takes the canvases as they are.
+    /** @param {boolean} paper */
+    const onto = (paper) => {
+      this.root.classList.toggle("paper", paper);
+      this.paint();
+    };
+    addEventListener("beforeprint", () => onto(true));
+    addEventListener("afterprint", () => onto(false));
   }
 
   get row() {
@@ -85,6 +95,7 @@ export class Lanes {
     this.chosen = chosen;
     this.root.style.height = `min(${Math.max(rows.length, 1) * NAMED + 2}px, max(60vh, 240px))`;
     this.sizer.style.height = named ? `${rows.length * NAMED}px` : "100%";
+    this.light(-1);
     this.draw();
   }
 
@@ -99,43 +110,48 @@ export class Lanes {
     else if (top + this.row > this.root.scrollTop + this.root.clientHeight) this.root.scrollTop = top + this.row - this.root.clientHeight;
   }
 
-  /** @param {MouseEvent} event */
+  /**
+   * Which row is there.
+   * @param {MouseEvent} event
+   */
   at(event) {
     const y = event.clientY - this.root.getBoundingClientRect().top + this.root.scrollTop;
-    return this.rows[Math.floor(y / this.row)] ?? null;
+    return Math.floor(y / this.row);
   }
 
   /** @param {MouseEvent} event */
   click(event) {
-    const job = this.at(event);
+    const job = this.rows[this.at(event)];
     if (job) this.choose(job);
   }
 
-  /** @param {Job | null} job */
-  light(job) {
-    if (job !== this.pointed) {
-      this.pointed = job;
-      this.draw();
-    }
-    this.tip.hidden = !job;
+  /** @param {number} index of a row; where there is none, none is lit */
+  light(index) {
+    this.lit.hidden = this.tip.hidden = !(index in this.rows);
+    const { row } = this;
+    this.lit.style.top = `${index * row - (row < 4 ? 1 : 0)}px`;
+    this.lit.style.height = `${Math.max(row, 3)}px`;
   }
 
   /** @param {PointerEvent} event @param {number} which */
   point(event, which) {
-    const job = this.at(event);
-    this.light(job);
+    const index = this.at(event);
+    this.light(index);
+    const job = this.rows[index];
     if (!job) return;
     const at = this.timeAt(event.clientX - this.columns[which].node.getBoundingClientRect().left);
     const lived = this.replay.runs[which].jobs[job.at];
-    let now = at < job.submitted ? "not yet submitted" : `ended after ${lasting(lived.took)}`;
+    const beside = at < this.span.from || at > this.span.to; // where it says how long the job took
+    let now = at < job.submitted && !beside ? "not yet submitted" : ending(lived);
     eachStretch(job, lived, (from, to, gpus) => {
-      if (from <= at && at < to) now = `${gpus ? counted(gpus, "GPU") : "waits"} for ${lasting(to - from)}`;
+      if (!beside && from <= at && at < to) now = `${gpus ? counted(gpus, "GPU") : "waits"} for ${lasting(to - from)}`;
     });
-    this.tip.replaceChildren(el("bdi", {}, job.name), el("span", {}, now), el("span", { class: "soft" }, `at ${lasting(at)}`));
-    const right = event.clientX + 240 > innerWidth;
-    this.tip.style.left = `${event.clientX + (right ? -16 : 16)}px`;
-    this.tip.style.top = `${event.clientY + 18}px`;
-    this.tip.classList.toggle("turned", right);
+    fill(this.tip, foreign(job.name), job.also && foreign(job.also), el("span", {}, now), !beside && el("span", { class: "soft" }, `at ${lasting(at)}`));
+    const { width, height } = this.tip.getBoundingClientRect();
+    const { clientWidth, clientHeight } = document.documentElement;
+    const below = event.clientY + BESIDE + height <= clientHeight;
+    this.tip.style.left = `${Math.max(0, Math.min(event.clientX + BESIDE, clientWidth - width))}px`;
+    this.tip.style.top = `${below ? event.clientY + BESIDE : event.clientY - BESIDE - height}px`;
   }
 
   /** Soon, and once for all that has changed until then. */
@@ -155,7 +171,7 @@ export class Lanes {
     const { row } = this;
     const first = Math.floor(this.root.scrollTop / row);
     const last = Math.min(this.rows.length, Math.ceil((this.root.scrollTop + height) / row));
-    const colours = palette();
+    const colours = palette(this.root);
     const pens = { names: this.names.begin(height), columns: this.columns.map((column) => column.begin(height)) };
     this.columns.forEach((column, which) => this.grid(pens.columns[which], column.node.clientWidth, height, colours));
     for (let index = first; index < last; index += 1) {
@@ -170,7 +186,7 @@ export class Lanes {
   grid(pen, width, height, colours) {
     const { from, to } = this.span;
     pen.fillStyle = colours.line;
-    for (const [at] of timesSince(from, to, width > 500 ? 6 : 3))
+    for (const { at } of labelled({ from, to, width, left: LEFT, right: RIGHT, marks: timesSince }))
       pen.fillRect(LEFT + ((at - from) / (to - from)) * (width - LEFT - RIGHT), 0, 1, height);
   }
 
@@ -183,14 +199,14 @@ export class Lanes {
     pen.font = font(row);
     pen.textBaseline = "middle";
     pen.textAlign = "left";
-    pen.fillText(fitting(pen, job.name, width - 10), 8, top + row / 2);
+    pen.fillText(fitting(pen, job.also ? `${job.name} ${job.also}` : job.name, width - 10), 8, top + row / 2);
   }
 
   /** @param {Pen} pen @param {number} width @param {Job} job @param {number} top @param {number} row @param {Colours} colours */
   mark(pen, width, job, top, row, colours) {
-    if (job !== this.chosen && job !== this.pointed) return;
-    pen.fillStyle = job === this.chosen ? colours.accent : colours.ink;
-    pen.globalAlpha = job === this.chosen ? 0.22 : 0.1;
+    if (job !== this.chosen) return;
+    pen.fillStyle = colours.accent;
+    pen.globalAlpha = 0.22;
     pen.fillRect(0, top - (row < 4 ? 1 : 0), width, Math.max(row, 3));
     pen.globalAlpha = 1;
   }
@@ -201,12 +217,11 @@ export class Lanes {
     const lived = this.replay.runs[which].jobs[job.at];
     this.mark(pen, width, job, top, row, colours);
     if (row >= WORDS) {
-      const ratio = which ? this.replay.ratio(job, which) : null;
       pen.font = font(row);
       pen.textBaseline = "middle";
       pen.textAlign = "right";
-      pen.fillStyle = colours.soft;
-      pen.fillText(which ? (ratio === null ? "–" : `${number(ratio, 2)}×`) : roughly(lived.took), LEFT - 5, top + row / 2);
+      pen.fillStyle = lived.cut ? colours.bad : colours.soft;
+      pen.fillText(this.took(job, which), LEFT - 5, top + row / 2);
     }
     if (job.submitted > to || lived.finished < from) return;
     const each = (width - LEFT - RIGHT) / (to - from);
@@ -234,6 +249,22 @@ export class Lanes {
       pen.textBaseline = "middle";
       pen.fillText(words, left + wide / 2, top + row - 1 - high / 2);
     });
+    if (!lived.cut || lived.finished > to) return;
+    pen.fillStyle = colours.bad;
+    pen.fillRect(LEFT + (lived.finished - from) * each, top, 3, Math.max(row - 1, 1));
+  }
+
+  /**
+   * How long, or how many times as long as under the first policy, where it was done.
+   * @param {Job} job
+   * @param {number} which
+   */
+  took(job, which) {
+    const { cut, took } = this.replay.runs[which].jobs[job.at];
+    if (cut) return "limit";
+    if (!which) return roughly(took);
+    const ratio = this.replay.ratio(job, which);
+    return ratio === null ? "–" : `${number(ratio, 2)}×`;
   }
 }
 
@@ -262,9 +293,12 @@ function canvas(name) {
   return { node, begin };
 }
 
-/** The colours of the style, of which a canvas knows nothing. */
-function palette() {
-  const style = getComputedStyle(document.documentElement);
+/**
+ * The colours of the style, of which a canvas knows nothing.
+ * @param {Element} root
+ */
+function palette(root) {
+  const style = getComputedStyle(root);
   /** @param {string} name */
   const named = (name) => style.getPropertyValue(`--${name}`).trim();
   const found = Array.from({ length: SHADES }, (_, shade) => named(`g${shade}`));
@@ -273,6 +307,7 @@ function palette() {
     soft: named("soft"),
     line: named("line"),
     wait: named("wait"),
+    bad: named("bad"),
     accent: named("accent"),
     shades: found,
     on: found.map((colour) => (light(colour) ? "#0d1117" : "#fff")),

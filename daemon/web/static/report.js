@@ -2,7 +2,7 @@
 
 import { around, el, fill, foreign, Keyed, searchBySlash } from "./dom.js";
 import { line, stacked, timesSince } from "./charts.js";
-import { completionTimes, figures, heads, legend, life, policy, row } from "./comparison.js";
+import { completionTimes, ending, figures, heads, legend, life, policy, row } from "./comparison.js";
 import { Lanes, LEFT, RIGHT } from "./lanes.js";
 import { between, Replay } from "./runs.js";
 import { Span } from "./span.js";
@@ -94,7 +94,7 @@ document.body.append(
       "section",
       { class: "card" },
       el("h2", {}, "Completion times"),
-      el("p", { class: "about" }, "Percentage of the jobs that were done within a time of their submission. Further left is better."),
+      el("p", { class: "about" }, "Percentage of the jobs that had ended, done or by their time limit, within a time of their submission. Further left is better."),
       legend(replay),
       completions,
     ),
@@ -148,7 +148,13 @@ function orders() {
 function keysOfShades() {
   const largest = replay.mostGpus;
   const words = lanes.shades.map(({ least, most: to }) => (least === Math.min(to, largest) ? String(least) : `${least}–${Math.min(to, largest)}`));
-  return [el("li", {}, el("i", { class: "key waits low" }), "waiting"), el("li", {}, "GPUs:"), words.map((one, shade) => el("li", {}, el("i", { class: `key g${shade}` }), one))];
+  const cut = replay.runs.some((run) => run.jobs.some((lived) => lived.cut));
+  return [
+    el("li", {}, el("i", { class: "key waits low" }), "waiting"),
+    cut && el("li", {}, el("i", { class: "key limit" }), "ended by its time limit"),
+    el("li", {}, "GPUs:"),
+    words.map((one, shade) => el("li", {}, el("i", { class: `key g${shade}` }), one)),
+  ];
 }
 
 /** @type {Set<() => void>} What is called often is done once for all, before the next picture. */
@@ -170,7 +176,8 @@ function list() {
   fill(density, chosen.rows === "named" ? "All rows at once" : "Rows with names");
   const of = rows.length === replay.jobs.length ? "" : ` of ${number(replay.jobs.length)}`;
   const when = of && !chosen.find.trim() ? " in these times" : "";
-  fill(count, rows.length ? `${number(rows.length)}${of} ${replay.jobs.length === 1 ? "job" : "jobs"}${when}.` : `No such job${when}.`);
+  const among = replay.jobs.length < replay.facts.jobs_in_all ? ` among the ${number(replay.jobs.length)} drawn` : "";
+  fill(count, rows.length ? `${number(rows.length)}${of} ${replay.jobs.length === 1 ? "job" : "jobs"}${when}.` : `No such job${among}${when}.`);
   showJobs();
 }
 
@@ -204,7 +211,7 @@ function showLife() {
     side.focus({ preventScroll: true });
   };
   fill(panel, job && life(replay, job, panel.clientWidth - 38, { zoom: (from, to) => span.set(from, to), close }));
-  fill(said, job && [foreign(job.name), ": ", replay.runs.map((run, which) => `${which ? ", " : ""}${run.policy} ${lasting(run.jobs[job.at].took)}`)]);
+  fill(said, job && [foreign(job.name), ": ", replay.runs.map((run, which) => `${which ? ", " : ""}${run.policy} ${ending(run.jobs[job.at])}`)]);
 }
 
 /** Drawings over the times that are shown. */
@@ -230,8 +237,8 @@ function lay() {
   const names = side.clientWidth < 700 ? 76 : 190;
   const bar = 16; // of the rows' scrolling
   const column = Math.max(NARROWEST, Math.floor((side.clientWidth - names - bar) / replay.runs.length));
-  side.style.setProperty("--names", `${names}px`);
-  side.style.setProperty("--column", `${column}px`);
+  side.style.setProperty("--names", String(names));
+  side.style.setProperty("--column", String(column));
   side.style.setProperty("--policies", String(replay.runs.length));
   fill(completions, completionTimes(replay, completions.clientWidth));
   showTimes();
@@ -243,7 +250,8 @@ for (const { busy, waiting } of curves)
     span.attach(node, (x) => span.from + ((x - LEFT) / (node.clientWidth - LEFT - RIGHT)) * (span.to - span.from));
 above.addEventListener("scroll", () => (lanes.root.scrollLeft = above.scrollLeft));
 lanes.root.addEventListener("scroll", () => (above.scrollLeft = lanes.root.scrollLeft));
-new ResizeObserver(() => later(lay)).observe(side);
+// Paper takes what the screen had, at another scale.
+new ResizeObserver(() => matchMedia("print").matches || later(lay)).observe(side);
 
 /** @param {KeyboardEvent} event */
 function keys(event) {

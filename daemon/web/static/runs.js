@@ -1,12 +1,13 @@
 // A replay as its report has it: the jobs of the trace, and what became of each under every policy.
 
 /**
- * A job of the trace, where it stands there, and all that is searched of it.
- * @typedef {{ at: number, number: number, name: string, family: string, user: string, account: string, submitted: number, asked: number, sizes: string, words: string }} Job
+ * A job of the trace, where it stands there, and all that is searched of it; `also`: its family, where the name
+ * does not tell it, as the numbers of sacct do not.
+ * @typedef {{ at: number, number: number, name: string, also: string, family: string, user: string, account: string, submitted: number, asked: number, sizes: string, words: string }} Job
  */
 /**
- * What became of it under a policy; `changes` are pairs: when, and GPUs from then on.
- * @typedef {{ finished: number, waited: number, resizes: number, took: number, changes: number[] }} Lived
+ * What became of it under a policy; `cut`: its time limit ended it; `changes` are pairs: when, and GPUs from then on.
+ * @typedef {{ finished: number, waited: number, resizes: number, cut: boolean, took: number, changes: number[] }} Lived
  */
 /** @typedef {{ times: number[], values: number[] }} Curve */
 /** @typedef {Omit<Report.Run, "jobs" | "busy" | "waiting"> & { jobs: Lived[], busy: Curve, waiting: Curve }} Run */
@@ -24,6 +25,7 @@ export class Replay {
       at,
       number: at + 1,
       name,
+      also: name.startsWith(texts[family]) ? "" : texts[family],
       family: texts[family],
       user: texts[user],
       account: texts[account],
@@ -35,9 +37,9 @@ export class Replay {
     /** @type {Run[]} */
     this.runs = data.runs.map((run) => ({
       ...run,
-      jobs: run.jobs.map(([finished, waited, resizes, changes], at) => {
+      jobs: run.jobs.map(([finished, waited, resizes, atLimit, changes], at) => {
         const { submitted } = this.jobs[at];
-        return { finished, waited, resizes, took: finished - submitted, changes: absolute(submitted, changes) };
+        return { finished, waited, resizes, cut: atLimit === 1, took: finished - submitted, changes: absolute(submitted, changes) };
       }),
       busy: curve(run.busy),
       waiting: curve(run.waiting),
@@ -47,13 +49,14 @@ export class Replay {
   }
 
   /**
-   * What a job took under a policy, as a share of what it took under the first one; null: that took no time.
+   * What a job took under a policy, as a share of what it took under the first one; null: that took no time, or
+   * under one of them it was not done.
    * @param {Job} job
    * @param {number} which
    */
   ratio(job, which) {
-    const first = this.runs[0].jobs[job.at].took;
-    return first > 0 ? this.runs[which].jobs[job.at].took / first : null;
+    const [first, other] = [this.runs[0].jobs[job.at], this.runs[which].jobs[job.at]];
+    return first.took > 0 && !first.cut && !other.cut ? other.took / first.took : null;
   }
 
   /**
@@ -79,13 +82,13 @@ export class Replay {
    */
   sorting(order) {
     const [what, which] = order.split("-");
-    if (what === "name") return (a, b) => ALIKE.compare(a.name, b.name) || a.at - b.at;
+    if (what === "name") return (a, b) => ALIKE.compare(a.family, b.family) || ALIKE.compare(a.name, b.name) || a.at - b.at;
     const value = this.value(what, this.runs[Number(which)]?.jobs);
     return (a, b) => value(a) - value(b) || a.at - b.at;
   }
 
   /**
-   * By which an order goes.
+   * By which an order goes. Who is ended by a time limit takes for ever; under both policies, nobody gained or lost.
    * @param {string} order
    * @param {Lived[]} [against]
    * @returns {(job: Job) => number}
@@ -94,8 +97,12 @@ export class Replay {
     const first = this.runs[0].jobs;
     if (order === "took") return (job) => -first[job.at].took;
     if (order === "changes") return (job) => -this.runs.reduce((sum, run) => sum + run.jobs[job.at].resizes, 0);
-    if (order === "gained" && against) return (job) => against[job.at].took - first[job.at].took;
-    if (order === "lost" && against) return (job) => first[job.at].took - against[job.at].took;
+    if ((order === "gained" || order === "lost") && against) {
+      const sign = order === "gained" ? 1 : -1;
+      /** @param {Lived} lived */
+      const length = ({ cut, took }) => (cut ? Infinity : took);
+      return ({ at }) => (first[at].cut && against[at].cut ? Infinity : sign * (length(against[at]) - length(first[at])));
+    }
     return (job) => job.submitted;
   }
 }
@@ -120,7 +127,7 @@ function largest(changes) {
 }
 
 /**
- * Tells of each stretch of a job's life, those without GPUs included.
+ * Tells of each stretch of a job's life, those without GPUs included. With GPUs one may have no length: less than half a second.
  * @param {Job} job
  * @param {Lived} lived
  * @param {(from: number, to: number, gpus: number) => void} tell
@@ -128,7 +135,7 @@ function largest(changes) {
 export function eachStretch(job, { changes }, tell) {
   let [from, gpus] = [job.submitted, 0];
   for (let index = 0; index < changes.length; index += 2) {
-    if (changes[index] > from) tell(from, changes[index], gpus);
+    if (changes[index] > from || gpus) tell(from, changes[index], gpus);
     [from, gpus] = [changes[index], changes[index + 1]];
   }
 }
