@@ -80,11 +80,12 @@ def side_by_side(tasks: Sequence[Task], watch: Watch, processes: int | None = No
     manager = SyncManager(ctx=context)
     with _one_thread_each(), _ended_in_order(), ExitStack() as last:
         with _starting():
-            pool = ProcessPoolExecutor(at_once, context, *ends_with_us)
-            last.callback(_end, pool, {*active_children()})
             manager.start(*ends_with_us)
             last.callback(manager.shutdown)
             words = manager.Queue()
+            # Ended before the manager, of whose end they would tell.
+            pool = ProcessPoolExecutor(at_once, context, *ends_with_us)
+            last.callback(_end, pool, {*active_children()})
             futures = [pool.submit(_in_process, task, words) for task in tasks]
         try:
             _listen(futures, words, watch)
