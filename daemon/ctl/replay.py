@@ -45,6 +45,12 @@ def _number(_: click.Context, __: click.Parameter, value: float | None) -> float
     return value
 
 
+def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text == "":
+        raise ReplayError("--elastic names nobody; write a pattern such as 'train*'")
+    return text
+
+
 @click.command()
 @click.argument("trace", type=EXISTING)
 @click.option(
@@ -92,7 +98,7 @@ def _number(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option(
     "--elastic",
     "pattern",
-    callback=lambda _, __, text: _pattern(text),
+    callback=_pattern,
     metavar="PATTERN",
     help="What if the jobs had opted in whose name or account is like this: 'train*'.",
 )
@@ -297,12 +303,6 @@ def _fairness(runs: Sequence[Run]) -> list[Fairness]:
     if rigid is None:
         return []
     return [Fairness.of(run, rigid) for run in runs if not moves_nobody(run.policy)]
-
-
-def _pattern(text: str | None) -> str | None:
-    if text == "":
-        raise ReplayError("--elastic names nobody; write a pattern such as 'train*'")
-    return text
 
 
 def _share(text: str | None) -> float | None:

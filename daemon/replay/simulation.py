@@ -303,6 +303,11 @@ class _Simulation:
         own = job.trace.application.restart_seconds
         return self.world.restart_seconds if own is None else own
 
+    def _rounds_of_a_restart(self, active: Sequence[SimulatedJob]) -> float:
+        """How many the longest may take, which is waited for. It is no progress by itself: a policy
+        that restarts a job in every round would have the replay go on for ever."""
+        return max(map(self._restart_seconds, active)) / self.world.round_seconds
+
     def _advance(self, active: Sequence[SimulatedJob], *, until: Seconds, last: bool) -> None:
         further = False
         held = [
@@ -331,10 +336,7 @@ class _Simulation:
             further = further or bool(started or self.plain.running)
         self.now = until
         self.still = 0 if further or not last else self.still + 1
-        # A restart is waited for beside them. It is not progress by itself: a policy that restarts
-        # a job in every round would have the replay go on for ever.
-        restart = max(map(self._restart_seconds, active))
-        if self.still > STUCK + restart / self.world.round_seconds:
+        if self.still > STUCK and self.still > STUCK + self._rounds_of_a_restart(active):
             stuck = next(job for job in active if job.finished is None)
             latest = self.decisions[-1]
             why = latest.left_out.get(stuck.id) or latest.fault

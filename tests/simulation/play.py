@@ -33,6 +33,7 @@ from simulation.bugs import put_in
 from simulation.faults import RATES, Chance, Door, FaultyStore, Killed
 from simulation.invariants import ALWAYS, IN_THE_END
 from simulation.office import Office
+from simulation.pending import pending
 from simulation.people import USERS, People, queue
 from simulation.scenario import Scenario
 
@@ -433,16 +434,7 @@ class Play:
         for record in self.world.snapshot().jobs.values():
             if record.state != "PENDING" or record.flags:
                 continue
-            job = release.PendingJob(
-                record.id,
-                record.priority,
-                record.restarts,
-                record.reason,
-                record.required_nodes,
-                record.admin_comment,
-                submitted=record.submitted,
-                eligible=record.eligible,
-            )
+            job = pending(record)
             if release.why_release(job, table.of(job.id), moves_too=absent.moves_too):
                 self._tell(f"ones-release releases {record.id}")
                 try:

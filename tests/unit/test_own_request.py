@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_slurm import FakeSlurm, a_record
 from simulated_onesd import AtWork
+from simulation.pending import pending
 from test_elastic import a_cluster
 
 from ones.daemon import release
@@ -47,18 +48,9 @@ def ones_release(at: AtWork) -> None:
     written = release.holds_in(at.store._db, at.world.now)
     ones = at.world.by("ones")
     for record in at.world.snapshot().jobs.values():
-        pending = release.PendingJob(
-            record.id,
-            record.priority,
-            record.restarts,
-            record.reason,
-            record.required_nodes,
-            record.admin_comment,
-            submitted=record.submitted,
-            eligible=record.eligible,
-        )
-        if release.why_release(pending, written.of(record.id), moves_too=True):
-            ones.update(record.id, {**written.own(pending), **release.terms(pending)})
+        job = pending(record)
+        if release.why_release(job, written.of(record.id), moves_too=True):
+            ones.update(record.id, {**written.own(job), **release.terms(job)})
             ones.release(record.id)
 
 
