@@ -55,6 +55,8 @@ def test_moves_under_way_are_finished_by_the_standby_however_the_active_one_ends
     pair.wait_for("ctl2", "active")
     pair.signal("ctl", "CONT")
     pair.wait_for("ctl", "standby")
+    # Stopped again every few seconds it would take as long as the machine is slow.
+    pair.cluster.run("ctl", "onesctl pause that it comes to its end")
     pair.onesd.wait(job, ["COMPLETED"], within=120)
     assert pair.onesd.result("alice", job)["samples"] == SAMPLES
     # Slurm tells of the job's end at once, onesd of the job's last move in its next round.
