@@ -38,7 +38,8 @@ def on_signal(number, frame):
     asked = True
 
 
-signal.signal(getattr(signal, "SIG" + os.environ.get("ONES_CHECKPOINT_SIGNAL", "USR1")), on_signal)
+SIGNAL = getattr(signal, "SIG" + os.environ.get("ONES_CHECKPOINT_SIGNAL", "USR1"))
+signal.signal(SIGNAL, on_signal)
 
 
 def write(path, fill):
@@ -165,7 +166,9 @@ def main():
                 tell("report", samples=samples, loss=loss.item(), step_seconds=seconds, **declared)
                 told, steps = time.monotonic(), 0
         epoch, done = epoch + 1, 0
-    # Nothing is asked any more of a job that says so: the signal ends what has no handler for it.
+    # Nothing is asked any more of a job that says so: the signal ends what has no handler for it,
+    # as Python has none while it ends.
+    signal.signal(SIGNAL, signal.SIG_IGN)
     tell("report", samples=samples, checkpoints=False, **declared)
 
     if rank == 0:

@@ -70,6 +70,7 @@ class Job:
         started: float,
         reporter: Callable[[], Reporter | None],
         requests: Requests,
+        askable: bool,
         checkpoints: Checkpoints | None,
         checkpoint_seconds: float | None,
         found: Checkpoint | None,
@@ -113,6 +114,7 @@ class Job:
         self._resized: list[Callable[[int, int], None]] = []
         self._last_epoch = 0
         self._over = False  # whether no step follows that would save, and that has been said
+        self._askable = askable
         self._saved_at = time.monotonic()
         self._asked_save_at: float | None = None
         self.resumed = moment.progress.samples > 0
@@ -448,6 +450,7 @@ class Job:
 
     def close(self) -> None:
         """Say the last word and leave the other workers; done by itself at exit."""
+        self._requests.ignore_checkpoints()
         if self._saving is not None:
             self._saving.finish()
         if self._reporter is not None:
@@ -665,7 +668,7 @@ class Job:
             "epoch": self.samples / epoch_samples if epoch_samples else None,
             "batch": self._moment.batch,
             "gpus": self.world_size,
-            "checkpoints": self._saving is not None and not self._over,
+            "checkpoints": self._saving is not None and self._askable and not self._over,
             "tunes": True,
             **self._declared,
         }

@@ -212,7 +212,8 @@ def _exit_code(leaving: SystemExit) -> int:
 def _leave(code: int) -> NoReturn:
     """End this process as a forked one of multiprocessing does.
 
-    Taking a framework apart object by object takes a second, for which the next run waits.
+    Taking a framework apart object by object takes a second, for which the next run waits; and a
+    signal that comes while Python does would end it as if it had failed.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -221,7 +222,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def run_workers(program: Program, places: Sequence[Place]) -> None:
+def run_workers(program: Program, places: Sequence[Place]) -> NoReturn:
     """Fork a worker for each place and exit as they do."""
     flock = Flock()
     flock.listen()
@@ -233,7 +234,7 @@ def run_workers(program: Program, places: Sequence[Place]) -> None:
         if flock.start():
             _die_with(parent)
             become(program, place)
-    sys.exit(flock.wait())
+    _leave(flock.wait())
 
 
 def run_live(

@@ -22,7 +22,7 @@ from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.live.member import AGAIN, FD
 from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Progress
-from ones.slurm_ext.runtime.signals import Requests
+from ones.slurm_ext.runtime.signals import Requests, ended_by
 
 if TYPE_CHECKING:
     from ones.slurm_ext.runtime.live.resizing import Resizing
@@ -70,6 +70,7 @@ def start(
         started=_started(environment),
         reporter=reporter,
         requests=requests,
+        askable=not leads or _askable(environment),
         checkpoints=kept,
         checkpoint_seconds=checkpoint_seconds,
         found=found,
@@ -81,6 +82,21 @@ def start(
     )
     atexit.register(job.close)
     return job
+
+
+def _askable(environment: Environment) -> bool:
+    """Whether the job would outlive being asked for a checkpoint; where not, say so."""
+    if not environment.socket:
+        return True
+    number = environment.checkpoint_signal
+    if not (program := ended_by(number)):
+        return True
+    log.warning(
+        "ones: %s, by which Slurm asks for a checkpoint, would end '%.40s', which started this"
+        " script: the job is not asked, and keeps its size; start it with: srun ones-run SCRIPT",
+        *(number.name, program),
+    )
+    return False
 
 
 def _framework(backend: str | None) -> tuple[Framework, Resizing | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,85 @@ def test_a_job_says_that_its_training_is_over_and_that_it_trains_again(tmp_path:
     assert training.ends() == 1
     assert training.says(samples=3, checkpoints=False)
     training.agent.down()
+
+
+# The interpreter takes a script's objects apart once it has taken back its signal handlers.
+LATE = """
+import os, signal, sys
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+late = Late()
+"""
+ENDS = {
+    "python": "import ones\nones.init()\n",
+    "ones-run": "sys.argv = ['ones-run', '--workers=2', 'true']\n"
+    "from ones.slurm_ext.runtime.launcher import main\nmain()\n",
+}
+
+
+@pytest.mark.parametrize("of", ENDS)
+def test_the_signal_ends_no_process_that_is_just_ending_by_itself(tmp_path: Path, of: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE + ENDS[of]],
+        env={"SLURM_JOB_ID": "7"},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+WAITING = """
+import time
+from pathlib import Path
+import ones
+
+ones.init()
+while not Path("go").exists():
+    time.sleep(0.05)
+"""
+RUNS = f"{sys.executable} -m ones.slurm_ext.runtime.launcher"
+
+
+@pytest.mark.parametrize(
+    ("started", "asked"),
+    [
+        (f"{RUNS} waiting.py", True),
+        pytest.param(f"{RUNS} --workers=2 waiting.py", True, marks=pytest.mark.torch),
+        (f"bash -c '{sys.executable} waiting.py; true'", False),
+        pytest.param(
+            f"bash -c '{RUNS} --workers=2 waiting.py; true'", False, marks=pytest.mark.torch
+        ),
+        (f"bash -c 'trap : USR1; {sys.executable} waiting.py; true'", True),
+        (f"bash -c 'trap \"\" USR1; {sys.executable} waiting.py; true'", True),
+    ],
+)
+def test_a_job_whose_batch_script_the_signal_would_end_says_that_it_saves_nothing(
+    tmp_path: Path, started: str, asked: bool
+) -> None:
+    """As where a script is begun without srun, or under a torchrun."""
+    agent = ListeningAgent(tmp_path / "agent.sock")
+    agent.up()
+    (tmp_path / "waiting.py").write_text(WAITING)
+    shutil.copy("/bin/bash", tmp_path / "slurmstepd")
+    process = subprocess.Popen(
+        [tmp_path / "slurmstepd", "-c", f"{started}; true"],
+        env={"SLURM_JOB_ID": "7", "ONES_SOCKET": str(tmp_path / "agent.sock")},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: bool(agent.taken))
+    (tmp_path / "go").touch()
+    _, said = process.communicate(timeout=PATIENCE)
+    agent.down()
+    assert (process.returncode, REPORT.decode(agent.taken[0]).checkpoints) == (0, asked)
+    told = "would end 'bash', which started this script: the job is not asked"
+    assert (told in said) == (not asked)
 
 
 SILENT = "abandoned: the job says that it saves no checkpoint now"

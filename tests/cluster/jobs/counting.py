@@ -55,6 +55,7 @@ def main() -> None:
             put(folder / "checkpoint.json", {"restarts": RESTARTS, "samples": int(samples)})
         time.sleep(0.5)
         samples = min(TOTAL, samples + 0.5 * RATE * gpus**0.9)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Python takes its handlers back as it ends
     Path(f"result-{JOB}.json").write_text(json.dumps({"samples": int(samples)}))
 
 
