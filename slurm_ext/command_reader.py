@@ -65,6 +65,7 @@ _COLUMNS = (
     "EligibleTime",
     "StartTime",
     "EndTime",
+    "exit_code",
     "TimeLimit",
     "NumNodes",
     "MaxNodes",
@@ -326,6 +327,7 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
     count, most = _number(row["NumNodes"]), _number(row["MaxNodes"])
     priority = _number(row["PriorityLong"])
     ran = state != "PENDING" and bool(nodes)
+    code, _, by = row["exit_code"].partition(":")
     return JobRecord(
         id=number,
         name=row["Name"],
@@ -344,6 +346,8 @@ def record_of(row: Mapping[str, str]) -> JobRecord:
         expected=_number(row["StartTime"]) if state == "PENDING" else 0.0,
         started=_number(row["StartTime"]) if ran else 0.0,
         ended=_number(row["EndTime"]) if state in ENDED else 0.0,
+        exit_code=_number(code) if state in ENDED else 0,
+        exit_signal=_number(by) if state in ENDED else 0,
         time_limit=seconds_of(row["TimeLimit"]),
         nodes_wanted=(count, max(count, most)),
         tasks=_number(row["NumTasks"]) or count,

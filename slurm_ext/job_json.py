@@ -79,7 +79,7 @@ def _job_record(job: Json) -> JobRecord:
     state = next((state for state in states if state in ENDED | ALIVE), states[0])
     nodes = job["nodes"]
     count, most = number(job["node_count"]), number(job["max_nodes"])
-    limit = job["time_limit"]
+    limit, ending = job["time_limit"], job["exit_code"]
     ran = state != "PENDING" and bool(nodes)
     return JobRecord(
         id=job["job_id"],
@@ -101,6 +101,8 @@ def _job_record(job: Json) -> JobRecord:
         expected=number(job["start_time"]) if state == "PENDING" else 0.0,
         started=number(job["start_time"]) if ran else 0.0,
         ended=number(job["end_time"]) if state in ENDED else 0.0,
+        exit_code=number(ending["return_code"]) if state in ENDED else 0,
+        exit_signal=number(ending["signal"]["id"]) if state in ENDED else 0,
         time_limit=number(limit) * 60.0 if limit["set"] and not limit["infinite"] else None,
         nodes_wanted=(count, max(count, most)),
         tasks=number(job["tasks"]) or count,

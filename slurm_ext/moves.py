@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
+from signal import Signals
 from typing import Literal
 
 from ones.policies.model import Placement
@@ -47,6 +48,7 @@ Step = Literal[
     "starting", "withdrawing",
 ]  # fmt: skip
 _BEFORE_STOP = frozenset({"begun", "asking", "asked"})
+_ASKED = frozenset({"asking", "asked", "stopping"})
 _Turn = tuple[int, int, int]
 _TURNS: Mapping[Kind, int] = {"start": 0, "resize": 1, "preempt": 2}
 
@@ -58,6 +60,7 @@ HEARING = 30.0  # seconds in which every agent is heard once
 LEAVING = 20.0  # seconds that Slurm may take to give back what somebody has left
 HANDOVER = 30.0  # seconds for which a job that is to stop waits for those who wait for its GPUs
 ELSEWHERE = "it was told to start elsewhere"
+KILLED = "refused: the signal that asks for a checkpoint ended it; it is not asked again"
 BY_OWNER = "JobHeldUser"  # with this one its owner holds it, if it was held otherwise, or not
 
 
@@ -125,6 +128,7 @@ class MoveRecord:
     lacked_at: float | None = None  # when it last waited, stopped, for others to leave its target
     deadline: float | None = None  # of the present step
     holds: bool = False  # whether the job is, or is about to be, held by us
+    killed: bool = False  # whether the run ended of the signal that asks for a checkpoint
     refused: str = ""  # Slurm's reason for not starting the job, once it is not to start any more
     outcome: str = ""  # empty: under way; else "done" or "WORD: what happened"
 
@@ -230,6 +234,17 @@ def _stop_forgotten(move: MoveRecord, job: JobRecord) -> bool:
     return stopping and job.state == "FAILED" and job.restarts == move.restarts
 
 
+def _killed(move: MoveRecord, job: JobRecord, limits: MoveLimits) -> bool:
+    """Whether the signal that asks for a checkpoint has ended the job instead.
+
+    Its script may have gone on to something that has no handler for it, with nobody told in time.
+    """
+    if move.asked_at is None or move.step not in _ASKED or job.restarts != move.restarts:
+        return False
+    asked = job.ended >= move.asked_at - CLOCK_SKEW
+    return asked and job.ended_by(Signals[f"SIG{limits.checkpoint_signal}"])
+
+
 def advance(
     move: MoveRecord, job: JobRecord | None, evidence: Evidence, limits: MoveLimits
 ) -> Next:
@@ -240,6 +255,12 @@ def advance(
         return _end(move, "abandoned: Slurm no longer knows the job", holds=False)
     if _stop_forgotten(move, job):
         return _revive(_Case(move, job, evidence, limits))
+    if _killed(move, job, limits):
+        case = _Case(move, job, evidence, limits)
+        if not move.killed:
+            case = case.to("stopping", within=limits.requeue_timeout, holds=True)
+            case = replace(case, move=replace(case.move, killed=True))
+        return _revive(case)
     if job.state in ENDED:
         ran = move.step in ("releasing", "starting", "withdrawing") and job.started > 0
         if ran and job.restarts == move.expected_restarts:
@@ -440,6 +461,10 @@ def _asked(case: _Case) -> Next:
 def _stopping(case: _Case) -> Next:
     if "COMPLETING" in case.job.flags:
         return _wait(case.move)  # whatever the deadline: it will be held, and we must know
+    if case.move.killed:
+        # It does not go where it was to: that was planned for a job that can be moved.
+        refused = replace(case.move, outcome=KILLED, deadline=None)
+        return case.not_held() or Next(case.move, _hold(case.move), refused)
     if case.job.restarts == case.move.restarts:
         if case.job.state == "PENDING" or case.late:
             return _end(case.move, "failed: Slurm did not requeue the job", holds=False)

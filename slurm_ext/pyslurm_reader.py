@@ -259,6 +259,7 @@ def _named(number: Any) -> str:
 def _job_record(fields: Mapping[str, Any]) -> JobRecord:
     state, limit = fields["state"], fields["time_limit"]
     least = fields["least_nodes"] or 0
+    ending = fields.get("exit") or 0  # one built before this field does not say
     ran = state != "PENDING" and bool(fields["nodes"])
     return JobRecord(
         id=fields["id"],
@@ -280,6 +281,8 @@ def _job_record(fields: Mapping[str, Any]) -> JobRecord:
         expected=float(fields["started"]) if state == "PENDING" else 0.0,
         started=float(fields["started"]) if ran else 0.0,
         ended=float(fields["ended"]) if state in ENDED else 0.0,
+        exit_code=os.WEXITSTATUS(ending) if state in ENDED else 0,
+        exit_signal=os.WTERMSIG(ending) if state in ENDED else 0,
         time_limit=None if limit is None or limit < 0 else 60.0 * limit,
         nodes_wanted=(least, max(least, fields["most_nodes"] or 0)),
         tasks=fields["tasks"] or least,

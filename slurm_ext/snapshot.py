@@ -53,6 +53,8 @@ class JobRecord:
     expected: float = 0.0  # of a pending job: when Slurm foretells its start; 0: it does not
     started: float = 0.0  # 0: never; of the present (or, ended, the last) run
     ended: float = 0.0
+    exit_code: int = 0
+    exit_signal: int = 0  # that ended it; 0: none
     time_limit: float | None = None  # seconds; None: unlimited
     nodes_wanted: tuple[int, int] = (1, 1)
     tasks: int = 1
@@ -95,6 +97,10 @@ class JobRecord:
     def several(self) -> bool:
         """Whether it stands for tasks of an array that Slurm has not made jobs of yet."""
         return bool(self.array_task) and not self.array_task.isdecimal()
+
+    def ended_by(self, signal: int) -> bool:
+        """Whether it failed of a signal: its script, or what that waited for last."""
+        return self.state == "FAILED" and signal in (self.exit_signal, self.exit_code - 128)
 
     @property
     def is_satellite(self) -> bool:

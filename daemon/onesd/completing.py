@@ -15,7 +15,7 @@ from ones.daemon.onesd.books.starts import Refusal, without_refused
 from ones.daemon.onesd.moves.live import LiveMover
 from ones.policies.model import Job, JobId, Shape
 from ones.slurm_ext.live_moves import LiveMove
-from ones.slurm_ext.moves import MoveRecord
+from ones.slurm_ext.moves import KILLED, MoveRecord
 from ones.slurm_ext.snapshot import JobRecord, Snapshot
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class _Known:
     reports: Mapping[int, Kept]
     barred: Mapping[int, list[Refusal]]
     refusals: Mapping[tuple[int, int], str]
+    killed: frozenset[int]  # jobs of which the signal for a checkpoint has ended a run
     _fewest: dict[int, tuple[tuple[Shape, ...], int]] = field(default_factory=dict)
 
     def fewest(self, job: Job) -> int:
@@ -41,6 +42,8 @@ class _Known:
 
     def refused(self, record: JobRecord) -> str:
         """Why this run of a job is left alone: it was asked for a checkpoint and gave none."""
+        if record.id in self.killed and record.state != "PENDING":
+            return f"not resizable; {KILLED}"
         refusal = self.refusals.get((record.id, record.restarts), "")
         return f"not resizable in this run; {refusal}" if refusal else ""
 
@@ -68,11 +71,13 @@ class Histories:
         moving = {move.job: move for move in moves}
         jobs = list(jobs)
         records = [snapshot.jobs[int(job.id)] for job in jobs]
+        refusals = self._journal.refusals()
         known = _Known(
             pasts=self._records.pasts(records, now=now),
             reports=self._learning.kept(),
             barred=self._starts.barred(now=now),
-            refusals=self._journal.refusals(),
+            refusals=refusals,
+            killed=frozenset(job for (job, _), why in refusals.items() if why == KILLED),
         )
         complete, spoilt = [], {}
         # What is heard of live jobs is written down on the way, all at once.

@@ -152,6 +152,7 @@ def job_fields(Job job):
         "eligible": info.eligible_time,
         "started": info.start_time,
         "ended": info.end_time,
+        "exit": count(info.exit_code),  # as of waitpid
         "time_limit": count(info.time_limit),
         "least_nodes": count(info.num_nodes),
         "most_nodes": count(info.max_nodes),

@@ -149,6 +149,8 @@ class Job:
     restarts: int = 0
     started: float = 0.0
     ended: float = 0.0
+    exit_code: int = 0
+    exit_signal: int = 0
     stopped: float = -1.0  # when its last run was ended
     begin: float = 0.0  # not before
     parts: dict[str, Part] = field(default_factory=dict)  # node -> what it has there, in order
@@ -211,6 +213,8 @@ class Job:
             eligible=whole(self.eligible),
             started=whole(self.started) if ran else 0.0,
             ended=whole(self.ended) if self.state not in ALIVE else 0.0,
+            exit_code=self.exit_code if self.state not in ALIVE else 0,
+            exit_signal=self.exit_signal if self.state not in ALIVE else 0,
             time_limit=self.time_limit,
             nodes_wanted=self._nodes_wanted() if holding else wants.nodes,
             tasks=tasks,

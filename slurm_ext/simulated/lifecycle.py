@@ -23,6 +23,7 @@ def start(state: State, job: Job, counts: Mapping[str, Count]) -> None:
     job.run += 1
     job.state, job.flags, job.reason = "RUNNING", CONFIGURING, "None"
     job.started, job.ended, job.paused, job.absent = state.now, 0.0, 0.0, False
+    job.exit_code = job.exit_signal = 0
     state.touch(job)
     state.touch_nodes(job.parts)
     state.accounting.begin(job, state.now)

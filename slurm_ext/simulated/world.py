@@ -102,11 +102,15 @@ class World:
         return all(self.state.nodes[name].answers for name in job.parts)
 
     def finish(self, number: int, outcome: int | str = 0) -> None:
-        """The running job's batch script ends with this exit code, or the job as Slurm's word."""
+        """The running job's batch script ends with this exit code, or the job as Slurm's word.
+
+        An exit code below 0: of this signal.
+        """
         job = self.state.jobs.get(number)
         if job is None or job.state != "RUNNING" or job.flags or job.absent:
             return
         if isinstance(outcome, int):
+            job.exit_code, job.exit_signal = max(0, outcome), max(0, -outcome)
             outcome = "FAILED" if outcome else "COMPLETED"
         if self.state.down:
             self.state.at(self.now, partial(self._finish_later, job, job.run, outcome))

@@ -23,6 +23,7 @@ def zoo(slurm: Slurm) -> Iterator[dict[str, int]]:
     jobs = {
         "completed": slurm.submit(script=ENDS + "0"),
         "failed": slurm.submit(script=ENDS + "3"),
+        "killed": slurm.submit(script="#!/bin/bash\nkill -USR1 $$"),
         "cancelled": slurm.submit("--hold", "--gpus=1"),
         "running per job": slurm.submit("--gpus=v100:4", "-n4", f"--job-name={EVIL}"),
         "running per node": slurm.submit("-N2", "--gpus-per-node=k80:2", "--time=12:31:00"),
@@ -42,8 +43,8 @@ def zoo(slurm: Slurm) -> Iterator[dict[str, int]]:
     slurm.root("scancel", str(jobs["cancelled"]))
     for name in ("running per job", "running per node", "running plain"):
         slurm.wait(jobs[name], "RUNNING")
-    for name in ("completed", "failed"):
-        slurm.wait(jobs[name], name.upper())
+    for name, state in (("completed", "COMPLETED"), ("failed", "FAILED"), ("killed", "FAILED")):
+        slurm.wait(jobs[name], state)
     assert slurm.move(jobs["preempted"], "start@n2:2", "preempt") == ["done", "done"]
     yield jobs
     slurm.clean()
@@ -88,7 +89,8 @@ def seen(slurm: Slurm, zoo: Mapping[str, int], request: pytest.FixtureRequest) -
     ("name", "facts"),
     [
         ("completed", {"state": "COMPLETED", "gpus_on": {}, "flags": []}),
-        ("failed", {"state": "FAILED", "account": "vision"}),
+        ("failed", {"state": "FAILED", "account": "vision", "exit_code": 3, "exit_signal": 0}),
+        ("killed", {"state": "FAILED", "exit_code": 0, "exit_signal": 10}),
         ("cancelled", {"state": "CANCELLED", "started": 0.0, "nodes": ""}),
         (
             "running per job",

@@ -56,6 +56,10 @@ def as_json(job: JobRecord, *, cpus_per_tres: str = "") -> dict[str, Any]:
         "state_reason": job.reason,
         "priority": number(0 if job.held else max(1, job.priority)),
         "restart_cnt": job.restarts,
+        "exit_code": {
+            "return_code": number(job.exit_code),
+            "signal": {"id": number(job.exit_signal)},
+        },
         "submit_time": number(job.submitted),
         "eligible_time": number(job.eligible),
         "start_time": number(job.started),

@@ -313,6 +313,12 @@ class Mover:
     def _record(self, before: MoveRecord, after: MoveRecord) -> None:
         if after == before:
             return
+        if after.killed and not before.killed:
+            log.warning(
+                "job %d: the signal that asks for a checkpoint has ended it; it is put back into"
+                " the queue",
+                after.job,
+            )
         with self._store.transaction():
             self._journal.keep(after, now=self._clock())
             # A start that has not begun to shape the job has not touched it: whoever held it does.
