@@ -311,14 +311,17 @@ def test_open_pages_and_new_ones_are_told_that_rounds_have_stopped(tmp_path: Pat
     with ServedPage(tmp_path, policy="fifo", round=1.0) as page:
         page.live(16)  # the last round has just been
         client = Client(page).sign_in()
-        assert client.state()["own"]["values"]["problems"] == []
         with socket.create_connection(("127.0.0.1", page.port), timeout=60) as listening:
             listening.sendall(
                 f"GET /data/changes HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n"
                 f"Cookie: {client.cookie}\r\nOnes-Proof: {client.proof}\r\n\r\n".encode()
             )
-            page.work.offset += 3600.0  # and no round ends
             heard = b""
+            while b"hello" not in heard:
+                heard += listening.recv(65536)
+            # As pages do: what is told from here on leads on from this state.
+            assert client.state()["own"]["values"]["problems"] == []
+            page.work.offset += 3600.0  # and no round ends
             while b"no round for 01:00:0" not in heard:
                 heard += listening.recv(65536)
         assert "no round for" in str(client.state()["own"]["values"]["problems"])
