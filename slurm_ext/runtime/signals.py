@@ -62,7 +62,7 @@ class Requests:
         self.pending = max(self.pending, asked)
 
 
-def ended_by(number: signal.Signals, *, proc: Path = Path("/proc")) -> str:
+def would_end(number: signal.Signals) -> str:
     """The name of a program above this process, within its job, that the signal would end; or ''.
 
     Slurm signals the batch script where no step runs, else what each task began with. A shell
@@ -71,7 +71,7 @@ def ended_by(number: signal.Signals, *, proc: Path = Path("/proc")) -> str:
     pid, found = os.getppid(), ""
     for _ in range(DEEPEST):
         try:
-            lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+            lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         except OSError:
             # Of others' processes, slurmstepd's too, some kernels tell nothing; 0 is no process.
             return found if pid > 1 else ""

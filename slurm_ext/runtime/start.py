@@ -22,7 +22,7 @@ from ones.slurm_ext.runtime.learning_rate import Rule
 from ones.slurm_ext.runtime.live.member import AGAIN, FD
 from ones.slurm_ext.runtime.reporting import Reporter
 from ones.slurm_ext.runtime.sampling import Progress
-from ones.slurm_ext.runtime.signals import Requests, ended_by
+from ones.slurm_ext.runtime.signals import Requests, would_end
 
 if TYPE_CHECKING:
     from ones.slurm_ext.runtime.live.resizing import Resizing
@@ -89,7 +89,7 @@ def _askable(environment: Environment) -> bool:
     if not environment.socket:
         return True
     number = environment.checkpoint_signal
-    if not (program := ended_by(number)):
+    if not (program := would_end(number)):
         return True
     log.warning(
         "ones: %s, by which Slurm asks for a checkpoint, would end '%.40s', which started this"
