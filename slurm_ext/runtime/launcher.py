@@ -99,6 +99,7 @@ def main() -> None:
             )
     except OnesError as fault:
         sys.exit(f"ones-run: error: {fault}")
+    _warn_of_idle_nodes(os.environ)
     os.environ.setdefault("ONES_STARTED", f"{time.time():.3f}")
     # Otherwise each worker's arithmetic takes all cores of the node.
     cores = len(os.sched_getaffinity(0))
@@ -112,6 +113,17 @@ def main() -> None:
         become(program, places[0])
     else:
         run_workers(program, places)
+
+
+def _warn_of_idle_nodes(environ: Mapping[str, str]) -> None:
+    """Where a batch script leaves out srun, which does no harm while the job has one node."""
+    nodes = environ.get("SLURM_JOB_NUM_NODES", "")
+    if nodes.isdecimal() and int(nodes) > 1 and not in_step(environ):
+        print(
+            f"ones-run: the job has {nodes} nodes, of which only this one trains; start it on all"
+            " of them: srun --ntasks=$SLURM_JOB_NUM_NODES --ntasks-per-node=1 ones-run ...",
+            file=sys.stderr,
+        )
 
 
 def places_here(environ: Mapping[str, str], *, workers: int | None = None) -> list[Place]:

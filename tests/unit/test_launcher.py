@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 
-def run(*words: str, inside: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: str, inside: Path, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ones.slurm_ext.runtime.launcher", *words],
         capture_output=True,
@@ -17,6 +20,7 @@ def run(*words: str, inside: Path) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
         cwd=inside,
+        env=environ,
     )
 
 
@@ -55,3 +59,28 @@ def test_what_live_jobs_alone_have_is_refused_to_others(tmp_path: Path, option: 
     done = run(option, "train.py", inside=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "ones-run: error: --slots and --folder are of live jobs; add --live\n"
+
+
+STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+ALONE = (
+    "ones-run: the job has 2 nodes, of which only this one trains; start it on all of them:"
+    " srun --ntasks=$SLURM_JOB_NUM_NODES --ntasks-per-node=1 ones-run ...\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"SLURM_JOB_NUM_NODES": "2"}, ALONE),
+        ({"SLURM_JOB_NUM_NODES": "1"}, ""),
+        ({"SLURM_JOB_NUM_NODES": "many"}, ""),
+        ({"SLURM_JOB_NUM_NODES": "2"} | STEP, ""),
+        ({}, ""),
+    ],
+)
+def test_who_trains_on_one_of_several_nodes_is_told(
+    tmp_path: Path, environ: Mapping[str, str], said: str
+) -> None:
+    """As where the batch script leaves out srun, which does no harm until the job has two nodes."""
+    done = run("/bin/true", inside=tmp_path, environ=environ)
+    assert (done.returncode, done.stderr) == (0, said)
