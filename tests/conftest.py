@@ -85,6 +85,21 @@ class Cluster:
             pytest.fail(f"on {node}: {' '.join(command)}: exit {done.returncode}: {said}")
         return done
 
+    def reconfigure(self) -> None:
+        """`scontrol reconfigure`; where slurmctld does not come back, it is started anew.
+
+        That of 24.11.5 was seen to wait for its slurmscriptd for ever, with nobody else at work.
+        """
+        asked = "timeout 60 scontrol reconfigure && timeout 60 scontrol ping"
+        if self.run("ctl", asked, check=False).returncode != 0:
+            self.run("ctl", "pkill -KILL -x slurmctld; sleep 1; /usr/sbin/slurmctld")
+            there = "timeout 20 scontrol ping"
+            self.eventually(
+                lambda: self.run("ctl", there, check=False).returncode == 0,
+                within=60,
+                what="slurmctld again",
+            )
+
     def running(self) -> bool:
         try:
             names = subprocess.run(

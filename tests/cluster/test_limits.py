@@ -39,13 +39,15 @@ def onesd(cluster: Cluster) -> Iterator[Steering]:
     """With limits enforced, and none set; so again afterwards, but for the enforcing."""
     steering = Steering(cluster)
     _unlimited(cluster)
-    cluster.run("ctl", ENFORCE.format("limits,qos", CONFIG) + " && scontrol reconfigure")
+    cluster.run("ctl", ENFORCE.format("limits,qos", CONFIG))
+    cluster.reconfigure()
     steering.prepare()
     steering.configure(IMPATIENT + QUICKLY)
     yield steering
     steering.prepare()
     _unlimited(cluster)
-    cluster.run("ctl", ENFORCE.format("associations", CONFIG) + " && scontrol reconfigure")
+    cluster.run("ctl", ENFORCE.format("associations", CONFIG))
+    cluster.reconfigure()
 
 
 def _unlimited(cluster: Cluster) -> None:
@@ -233,8 +235,9 @@ def test_memory_by_default_per_gpu_counts_though_slurm_shows_it_late(
     onesd: Steering, cluster: Cluster
 ) -> None:
     """Until it has tried to start the job, Slurm takes it for one of all its node's memory."""
-    change = "sed -i s/{}/{}/ " + CONFIG + " && scontrol reconfigure"
+    change = "sed -i s/{}/{}/ " + CONFIG
     cluster.run("ctl", change.format("DefMemPerCPU=500", "DefMemPerGPU=700"))
+    cluster.reconfigure()
     try:
         manage(cluster, "modify qos normal set MaxTRESPerUser=mem=2800")
         onesd.start("--policy", "ones")
@@ -243,6 +246,7 @@ def test_memory_by_default_per_gpu_counts_though_slurm_shows_it_late(
     finally:
         onesd.prepare()
         cluster.run("ctl", change.format("DefMemPerGPU=700", "DefMemPerCPU=500"))
+        cluster.reconfigure()
 
 
 def test_the_memory_of_plain_jobs_counts_and_the_plan_uses_what_is_left(
@@ -302,14 +306,14 @@ def licensed(onesd: Steering, cluster: Cluster) -> Iterator[Steering]:
     """The cluster has four licences of matlab, which limits may name."""
     tres = "s/^AccountingStorageTRES=.*/&,license\\/matlab/"
     cluster.run("ctl", f"echo Licenses=matlab:4 >> {CONFIG}; sed -i '{tres}' {CONFIG}")
-    cluster.run("ctl", "scontrol reconfigure")
+    cluster.reconfigure()
     yield onesd
     onesd.prepare()
     cluster.run("ctl", "scontrol delete reservation=kept", check=False)
     for what in ("GrpTRES", "MaxTRESPerUser"):
         manage(cluster, f"modify qos normal set {what}=license/matlab=-1")
     cluster.run("ctl", f"sed -i '/^Licenses=/d; s/,license.matlab//' {CONFIG}")
-    cluster.run("ctl", "scontrol reconfigure")
+    cluster.reconfigure()
 
 
 def test_jobs_have_the_licences_of_the_cluster_between_them(

@@ -217,14 +217,16 @@ def test_a_job_goes_from_1_to_4_to_2_to_8_to_3_gpus_and_no_survivor_is_restarted
 def limited(live: Live, cluster: Cluster) -> Iterator[Live]:
     """alice may have 3000 MiB."""
     enforce = "sed -i 's/^AccountingStorageEnforce=.*/AccountingStorageEnforce={}/'"
-    enforce += " /etc/slurm/slurm.conf && scontrol reconfigure"
+    enforce += " /etc/slurm/slurm.conf"
     limit = "sacctmgr -i modify qos normal set MaxTRESPerUser=mem={}"
     cluster.run("ctl", enforce.format("limits,qos"))
+    cluster.reconfigure()
     cluster.run("ctl", limit.format(3000))
     yield live
     live.steering.prepare()
     cluster.run("ctl", limit.format(-1))
     cluster.run("ctl", enforce.format("associations"))
+    cluster.reconfigure()
 
 
 def test_a_live_job_grows_within_the_memory_of_its_user(limited: Live) -> None:

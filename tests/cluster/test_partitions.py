@@ -52,10 +52,12 @@ def configured(steering: Steering, lines: str, *, change: str = "true") -> Itera
     run = steering.cluster.run
     steering.prepare()
     before = run("ctl", f"cat {CONF}").stdout
-    run("ctl", f"{change} && cat >> {CONF} && scontrol reconfigure", stdin=lines)
+    run("ctl", f"{change} && cat >> {CONF}", stdin=lines)
+    steering.cluster.reconfigure()
     yield
     steering.prepare()
-    run("ctl", f"cat > {CONF} && scontrol reconfigure", stdin=before)
+    run("ctl", f"cat > {CONF}", stdin=before)
+    steering.cluster.reconfigure()
 
 
 def fresh(onesd: Steering) -> None:

@@ -57,10 +57,11 @@ def onesd(cluster: Cluster) -> Iterator[Steering]:
     cluster.run("ctl", f"cp {CONF} {CONF}.before && sed -i /^PriorityType/d {CONF}")
     cluster.run("ctl", f"cat >> {CONF}", stdin=f"PriorityType=priority/multifactor{WEIGHTS}")
     cluster.run("ctl", ACCOUNTING)
-    cluster.run("ctl", "scontrol reconfigure")
+    cluster.reconfigure()
     yield steering
     steering.prepare()
-    cluster.run("ctl", f"mv {CONF}.before {CONF} && scontrol reconfigure")
+    cluster.run("ctl", f"mv {CONF}.before {CONF}")
+    cluster.reconfigure()
     cluster.run("ctl", AS_BEFORE, check=False)
 
 

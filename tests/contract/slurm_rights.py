@@ -80,7 +80,7 @@ def private_data(slurm: Slurm) -> Iterator[None]:
 
 
 def _reread(slurm: Slurm) -> None:
-    slurm.root("scontrol", "reconfigure")
+    slurm.cluster.reconfigure()
     slurm.root("pkill", "-HUP", "-x", "slurmdbd")
     for question in (("scontrol", "ping"), ("sacctmgr", "show", "cluster")):
         slurm.eventually(lambda q=question: not slurm.by("root", *q), within=60, what=str(question))

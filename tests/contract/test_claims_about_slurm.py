@@ -106,10 +106,10 @@ def told_to_wait_shortly(slurm: Slurm) -> Iterator[Slurm]:
     slurm.clean()
     slurm.root("cp", "-p", conf, f"{conf}.before")
     slurm.root("sed", "-i", "/^SchedulerParameters/s/$/,requeue_delay=3/", conf)
-    slurm.root("scontrol", "reconfigure")
+    slurm.cluster.reconfigure()
     yield slurm
     slurm.root("mv", f"{conf}.before", conf)
-    slurm.root("scontrol", "reconfigure")
+    slurm.cluster.reconfigure()
     slurm.clean()
 
 
