@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 FAIR = "gavel:max_min_fairness_water_filling_perf"
 ROUND = 8.0
-ROUNDS = 10
+ROUNDS = 20
 # What operators need as well, in the small: moves as often as rounds, and nobody overdue.
 PATIENT = f"""
 round = {ROUND}
@@ -101,10 +101,10 @@ def test_two_accounts_get_equal_shares_whatever_the_number_of_their_jobs(onesd: 
     # From the start on: at any other time somebody is owed a turn already.
     held = gpu_seconds(onesd.cluster, jobs, until=last["at"])
     total = sum(held.values())
-    # Rounds are whole, and moves take as long as the machine has them take: an account may be two
-    # GPUs' round ahead. Job by job it would be five.
-    assert held["vision"] == pytest.approx(total / 2, abs=2 * ROUND)
-    assert held["language"] == pytest.approx(total / 2, abs=2 * ROUND)
+    # Rounds are whole, and moves take as long as the machine has them take: an account may be three
+    # GPUs' round ahead. Job by job it would be ten.
+    assert held["vision"] == pytest.approx(total / 2, abs=3 * ROUND)
+    assert held["language"] == pytest.approx(total / 2, abs=3 * ROUND)
     assert all(onesd.ask("job", str(job))["runs"] for job in jobs), "everybody had a turn"
     # Moves take time, but nothing else leaves GPUs idle.
     assert total > 0.5 * 4 * (last["at"] - first["at"])
