@@ -228,9 +228,9 @@ def _as_told(move: MoveRecord, job: JobRecord) -> bool:
     return bool(move.shards) or gpus_wanted(job) == move.target.gpus
 
 
-def _stop_forgotten(move: MoveRecord, job: JobRecord) -> bool:
-    """Whether Slurm takes the job for failed because it knows nothing of our stop any more."""
-    stopping = move.forgotten and move.step == "stopping"
+def _to_be_revived(move: MoveRecord, job: JobRecord) -> bool:
+    """Whether Slurm takes the job for failed: by our signal, or as it has forgotten our stop."""
+    stopping = (move.forgotten or move.killed) and move.step == "stopping"
     return stopping and job.state == "FAILED" and job.restarts == move.restarts
 
 
@@ -253,14 +253,11 @@ def advance(
         return _wait(move)
     if job is None:
         return _end(move, "abandoned: Slurm no longer knows the job", holds=False)
-    if _stop_forgotten(move, job):
+    if _to_be_revived(move, job):
         return _revive(_Case(move, job, evidence, limits))
     if _killed(move, job, limits):
-        case = _Case(move, job, evidence, limits)
-        if not move.killed:
-            case = case.to("stopping", within=limits.requeue_timeout, holds=True)
-            case = replace(case, move=replace(case.move, killed=True))
-        return _revive(case)
+        case = _Case(replace(move, killed=True), job, evidence, limits)
+        return _revive(case.to("stopping", within=limits.requeue_timeout, holds=True))
     if job.state in ENDED:
         ran = move.step in ("releasing", "starting", "withdrawing") and job.started > 0
         if ran and job.restarts == move.expected_restarts:

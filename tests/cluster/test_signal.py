@@ -54,6 +54,19 @@ def noted(onesd: Steering, job: int) -> str:
     return str(found["note"])
 
 
+def left_alone(onesd: Steering, job: int, why: str) -> None:
+    onesd.cluster.eventually(
+        lambda: why in noted(onesd, job), within=30, what=f"job {job} left alone"
+    )
+
+
+def ends(onesd: Steering, job: int, *, restarts: int) -> None:
+    """It comes to its end once it is let go, and was started again so often."""
+    onesd.cluster.run("ctl", "touch go", "alice")
+    onesd.wait(job, ["COMPLETED"], within=20)
+    assert onesd.slurm(job, "RestartCnt") == str(restarts)
+
+
 def test_a_job_that_the_signal_ended_runs_again_and_is_not_asked_again(onesd: Steering) -> None:
     onesd.start_steered(policy="asked")
     job = submitted(onesd, CARELESS)
@@ -64,30 +77,19 @@ def test_a_job_that_the_signal_ended_runs_again_and_is_not_asked_again(onesd: St
         what="the job running again",
     )
     onesd.want(job, 2)
-    onesd.cluster.eventually(
-        lambda: "the signal that asks for a checkpoint ended it" in noted(onesd, job),
-        within=30,
-        what="the job left alone",
-    )
-    onesd.cluster.run("ctl", "touch go", "alice")
-    onesd.wait(job, ["COMPLETED"], within=20)
-    assert onesd.slurm(job, "RestartCnt") == "1"
+    left_alone(onesd, job, "the signal that asks for a checkpoint ended it")
+    ends(onesd, job, restarts=1)
 
 
 def test_a_training_that_was_started_without_srun_is_not_asked(onesd: Steering) -> None:
     onesd.start_steered(policy="asked")
     job = submitted(onesd, BARE)
     onesd.want(job, 4)
-    onesd.cluster.eventually(
-        lambda: noted(onesd, job) == "it says that it saves no checkpoint now",
-        within=40,
-        what="the job left alone",
-    )
+    left_alone(onesd, job, "it says that it saves no checkpoint now")
+    assert noted(onesd, job) == "it says that it saves no checkpoint now"
     said = onesd.cluster.run("ctl", f"cat {job}.out", "alice").stdout
     assert "would end 'slurm_script', which started this script: the job is not asked" in said
-    onesd.cluster.run("ctl", "touch go", "alice")
-    onesd.wait(job, ["COMPLETED"], within=20)
-    assert onesd.slurm(job, "RestartCnt") == "0"
+    ends(onesd, job, restarts=0)
 
 
 def test_a_training_in_a_step_is_asked(onesd: Steering) -> None:
