@@ -43,7 +43,7 @@ class Fifo:
             if placement is not None:
                 room.take(placement)
                 assignments[job.id] = Assignment(placement, None, "first in the queue")
-            elif empty.place_job(job, shapes) is None:
+            elif empty.place_job(replace(job, crowded={}), shapes) is None:
                 # It would block the queue for ever.
                 idle[job.id] = f"the usable nodes can't hold its {in_gpus(job.requested)}"
             else:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ones.policies.caps import SLACK, gives_back, taken
+from ones.policies.crowding import Crowding
 from ones.policies.forecast import by_id, move_cost
 from ones.policies.model import Job, JobId, Placement, Problem
 from ones.policies.moves import Move
@@ -30,6 +31,7 @@ class Together:
         self._held = _final(self.moves, problem)
         self._used = self._in_use(self.moves)
         self._full = self._overfull_nodes()
+        self._crowding = Crowding.of(problem, self._held)
         self._capped = _Capped(problem, self.moves, self._held)
         self._useful = _Useful(problem, self.moves)
 
@@ -38,6 +40,7 @@ class Together:
         before, present = self._held.pop(job, None), self._jobs[job].placement
         if present is not None:
             self._held[job] = present
+        self._crowding.change(job, before, present)
         self.moves = [move for move in self.moves if move.job != job]
         self._capped.stays(self._jobs[job])
         self._useful.forget(job, {*_gpus_on(before), *_gpus_on(present)})
@@ -49,16 +52,21 @@ class Together:
         self._full = self._overfull_nodes()
 
     def overfull(self) -> Fault | None:
-        """The last of the moves that take GPUs on a node which has too few of them."""
-        if not self._full:
-            return None
-        for move in reversed(self.moves):
+        """The last of the moves that take GPUs on a node which has too few of them, or too little
+        beside them."""
+        return self._last_on(self._full, "GPUs") or self._last_on(
+            self._crowding.full(), "CPUs or the memory"
+        )
+
+    def _last_on(self, full: frozenset[str], what: str) -> Fault | None:
+        """The last of the moves that take GPUs on one of these nodes."""
+        for move in reversed(self.moves) if full else ():
             before = _gpus_on(self._jobs[move.job].placement)
             for name, gpus in _gpus_on(move.target).items():
                 # On a GPU that it is to share the others' part of it is new, too.
                 more = gpus > before.get(name, 0) or move.beside is not None
-                if name in self._full and more:
-                    return move, f"node {name} has not the GPUs free that it needs"
+                if name in full and more:
+                    return move, f"node {name} has not the {what} free that it needs"
         return None
 
     def over_a_cap(self) -> Fault | None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ones.policies.caps import SLACK, gives_back, present, taken
+from ones.policies.crowding import against
 from ones.policies.fitting import Together, grows
 from ones.policies.forecast import by_id, move_cost, seconds_left_on
 from ones.policies.model import MAX_WAIT, Job, JobId, Problem, Seconds
@@ -323,6 +324,8 @@ def _against(move: Move, job: Job, problem: Problem, history: History, limits: L
     if (move.kind == "start") != (job.placement is None):
         return "it is running already" if move.kind == "start" else "it is not running"
     if reason := _unpromised(move, job) or _shut(move, job):
+        return reason
+    if move.target is not None and (reason := against(job, move.target)):
         return reason
     if move.kind == "start":
         return "" if job.startable else "it waits for a reason of its own"

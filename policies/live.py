@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ones.policies.crowding import against
 from ones.policies.forecast import by_id, type_of
 from ones.policies.model import Job, Node, Placement, Plan, Problem
 from ones.policies.placement import Room
@@ -67,7 +68,7 @@ def _near(problem: Problem, room: Room, job: Job, target: Placement) -> Placemen
     if held.gpus == target.gpus and room.fits(held) and not (closer and target.covers(kept)):
         return held
     grows = target.gpus > held.gpus and room.fits(held)
-    fits = target.covers(kept) and room.fits(target)
+    fits = target.covers(kept) and room.fits(target) and not against(job, target)
     # What is added on a node can't be split: to give a part of it back, all of it has to leave.
     if fits and (closer or not grows or target.covers(held)):
         return target
@@ -76,18 +77,18 @@ def _near(problem: Problem, room: Room, job: Job, target: Placement) -> Placemen
         return node.gpu_type == kind and node.usable and node.name in job.nodes
 
     for core in (held, kept) if grows else (kept,):
-        if (found := _around(core, room, may, target, held)) is not None:
+        if (found := _around(core, room, may, target, job)) is not None:
             return found
     return target if fits else None
 
 
 def _around(
-    core: Placement, room: Room, may: Callable[[Node], bool], target: Placement, held: Placement
+    core: Placement, room: Room, may: Callable[[Node], bool], target: Placement, job: Job
 ) -> Placement | None:
     """As many GPUs as the target's, `core` among them; None where the nodes it `may` use have too
     few free."""
     given, missing = dict(core.gpus_on), target.gpus - core.gpus
-    wanted, present = dict(target.gpus_on), dict(held.gpus_on)
+    wanted, present = dict(target.gpus_on), dict(job.placement.gpus_on if job.placement else ())
     near = given.keys() | present.keys() | wanted.keys()
 
     def rank(name: str) -> tuple[bool, bool, bool, int, int]:
@@ -97,7 +98,9 @@ def _around(
     def fill(hosts: Iterable[str]) -> None:
         nonlocal missing
         for name in sorted(hosts, key=rank):
-            more = min(missing, room.free_on(name) - given.get(name, 0))
+            free = room.free_on(name)
+            free = min(free, max(job.crowded.get(name, free), present.get(name, 0)))
+            more = min(missing, free - given.get(name, 0))
             if more > 0:
                 given[name] = given.get(name, 0) + more
                 missing -= more

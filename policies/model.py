@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import NewType, Protocol, runtime_checkable
 
 import numpy as np
@@ -86,6 +87,8 @@ class Node:
     links: frozenset[tuple[int, int]] | None = None
     """Pairs of its GPUs, numbered from 0, that NVLink joins; None: not known."""
     shares: bool = False  # whether two jobs can share a GPU here
+    cpus: float = inf  # that the problem's jobs may have here together; inf: not counted
+    memory: float = inf  # MiB, the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +191,10 @@ class Job:
     closed: frozenset[str] = frozenset()  # nodes it has, and where Slurm would start it no more
     uneven: bool = False  # any split over nodes will do, not only `shapes` (in a replay)
     limited: str = ""  # the site's limit that keeps it from sizes it would accept, in words
+    cpus: Take | None = None  # what it takes of a node beside its GPUs; None: not known, or nothing
+    memory: Take | None = None  # MiB
+    crowded: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Node -> the most GPUs it can have there, for want of CPUs or memory; of others all."""
     share: bool = False  # it runs on half of the one GPU that `placement` names
     beside: JobId | None = None  # who has the other half, opted in or not; None: nobody
 

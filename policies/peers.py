@@ -116,7 +116,7 @@ def find_at_most(room: Room, job: Job, sizes: Sequence[int], gpus: int) -> Place
 
 def emptiest_first(room: Room, job: Job, gpus: int, kind: str) -> Placement | None:
     """So many GPUs from the node with the most free ones, then the next, on nodes of one type."""
-    free = room.free
+    free = {name: min(gpus, job.crowded.get(name, gpus)) for name, gpus in room.free.items()}
     hosts = [
         node.name
         for node in room.nodes

@@ -24,6 +24,7 @@ class _Floor:
     kinds: tuple[str, ...]
     above: Ints  # [levels, nodes] the switch at each level, leaf first, as a number
     hosts: dict[frozenset[str], tuple[Ints, ...]] = field(default_factory=dict)
+    most: dict[int, tuple[Mapping[str, int], Ints]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> _Floor:
@@ -54,6 +55,15 @@ class _Floor:
             found = tuple(np.flatnonzero(mask & (self.kind == t)) for t in range(len(self.kinds)))
             self.hosts[key] = found
         return found
+
+    def bounded(self, crowded: Mapping[str, int]) -> Ints:
+        """GPUs that a job can have of each node; remembered: jobs that take alike share theirs."""
+        found = self.most.get(id(crowded))
+        if found is None:
+            names = ((node.name, node.gpus) for node in self.nodes)
+            most = np.array([crowded.get(name, gpus) for name, gpus in names], dtype=np.int64)
+            found = self.most[id(crowded)] = crowded, most
+        return found[1]
 
 
 @dataclass(slots=True)
@@ -135,20 +145,25 @@ class Room:
         *,
         gpu_type: str | None = None,
         near: Placement | None = None,
+        crowded: Mapping[str, int] | None = None,
     ) -> Placement | None:
         """Nodes for `shape` among `allowed`, all of one GPU type; None where it doesn't fit.
 
-        Nodes that `near` (usually the job's present placement) uses are taken first.
+        Nodes that `near` (usually the job's present placement) uses are taken first. Of `crowded`
+        ones no more GPUs are taken than these can give.
         """
         if near is not None and near.shape == shape and self._suits(near, allowed, gpu_type):
             return near
         floor, each = self._floor, shape.gpus_per_node
+        most = floor.bounded(crowded) if crowded else None
         fit: Ints | None = None
         found: list[Ints] = []
         for kind, hosts in zip(floor.kinds, floor.among(allowed), strict=True):
             if gpu_type not in (None, kind) or len(hosts) < shape.nodes:
                 continue
             able = hosts[self._free[hosts] >= each]
+            if most is not None:
+                able = able[most[able] >= each]
             if len(able) < shape.nodes:
                 continue
             if fit is None:
@@ -172,7 +187,9 @@ class Room:
     ) -> Placement | None:
         """The first of `shapes` that finds room on the job's nodes."""
         for shape in shapes:
-            placement = self.place(shape, job.nodes, gpu_type=gpu_type, near=job.placement)
+            placement = self.place(
+                shape, job.nodes, gpu_type=gpu_type, near=job.placement, crowded=job.crowded
+            )
             if placement is not None:
                 return placement
         return None

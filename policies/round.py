@@ -14,6 +14,13 @@ from functools import partial
 import numpy as np
 
 from ones.policies.caps import kept_off, narrow, without
+from ones.policies.crowding import (
+    beyond,
+    kept_out,
+    nodes_without,
+    with_crowded,
+    without_useless,
+)
 from ones.policies.cutting import held_down, within
 from ones.policies.forecast import by_id
 from ones.policies.guard import (
@@ -34,6 +41,7 @@ from ones.policies.ranks import plan_by_rank
 from ones.policies.sharing import occupied, with_riders, without_riders
 
 AGAIN = 5  # times a policy may plan anew for what a limit of the site has left free
+SHIFTS = 2  # of these, for jobs that would crowd each other out of a node's CPUs or memory
 TRIES = 8  # each leaves out all that were at fault in the one before
 LONGEST = 200  # characters of a reason
 FAULTS = (ArithmeticError, LookupError, ValueError)
@@ -82,17 +90,21 @@ class _Round:
     def _decide(self, problem: Problem, shown: Problem, rng: np.random.Generator) -> Decided:
         """One decision, with the problem as the policy is to see it."""
         capped = dict[JobId, str]()
-        for _ in range(1 + AGAIN):
+        shown = without_useless(shown)
+        for tried in range(1 + AGAIN):
             plan, memory = self._plan(shown, rng)
             cut = within(shown, plan)
             plan = cut.plan
-            if not cut.words:
+            crowded = beyond(shown, plan) if tried < SHIFTS else {}
+            if not (cut.words or crowded):
                 break
             capped |= cut.words
             # What it can't give those is there for others: planned anew, it is not left idle.
-            shown = held_down(shown, cut)
+            shown = held_down(shown, cut) if cut.words else shown
+            shown = _with_less(shown, crowded)
         capped = kept_off(problem, plan) | capped
         told = {id_: capped[id_] for id_ in plan.idle if id_ in capped}
+        told = kept_out(problem, plan) | told
         plan = replace(plan, idle={**plan.idle, **told}) if told else plan
         if found := tuple(faults(problem, plan)):
             raise _Refused(found)
@@ -119,6 +131,16 @@ class _Round:
         except _Refused:
             return False  # another fault, which has its own turn
         return False
+
+
+def _with_less(problem: Problem, crowded: Mapping[JobId, Mapping[str, int]]) -> Problem:
+    """The problem with these jobs kept to so many GPUs of crowded nodes."""
+    if not crowded:
+        return problem
+    jobs = tuple(
+        replace(job, crowded=crowded[job.id]) if job.id in crowded else job for job in problem.jobs
+    )
+    return replace(problem, jobs=jobs)
 
 
 def decide(
@@ -176,13 +198,14 @@ def _with_terms(
     over which that fails, which stay as they are, with why. Raises where it is over none of them.
     """
     try:
-        return narrow(freeze(problem, history, limits)), {}
+        return narrow(freeze(with_crowded(problem), history, limits)), {}
     except FAULTS as fault:
         words = f"what it may have can't be told: {_words(fault)}"
     everybody = {job.id for job in problem.jobs}
 
     def only(these: Collection[JobId]) -> Problem:
-        return narrow(freeze(_seen(problem, {}, everybody.difference(these)), history, limits))
+        seen = _seen(problem, {}, everybody.difference(these))
+        return narrow(freeze(with_crowded(seen), history, limits))
 
     def fails(these: Collection[JobId]) -> bool:
         try:
@@ -237,7 +260,7 @@ def _seen(problem: Problem, fixed: Mapping[JobId, str], away: Set[JobId]) -> Pro
             replace(node, taken=min(node.gpus, node.taken + taken[node.name]))
             if taken.get(node.name)
             else node
-            for node in problem.nodes
+            for node in nodes_without(problem, gone)
         ),
         outlooks={id_: one for id_, one in problem.outlooks.items() if id_ not in away},
         pairs={pair: one for pair, one in problem.pairs.items() if away.isdisjoint(pair)},

@@ -178,7 +178,7 @@ def _place(
         one = jobs[heappop(queue)[2]]
         job, choice = one.job, one.choice
         shape, kind = menu.shapes[choice], menu.kinds[menu.kind[choice]]
-        placement = draft.room.place(shape, job.nodes, gpu_type=kind, near=job.placement)
+        placement = draft.room.place_job(job, (shape,), gpu_type=kind)
         while placement is None:
             evicted = _in_the_way(draft.room, kept, menu, shape, kind)
             if evicted is None:
@@ -186,7 +186,7 @@ def _place(
             draft.room.give_back(kept[evicted])
             order += 1
             heappush(queue, (-kept.pop(evicted).gpus, order, evicted))
-            placement = draft.room.place(shape, job.nodes, gpu_type=kind, near=job.placement)
+            placement = draft.room.place_job(job, (shape,), gpu_type=kind)
         if placement is None:
             placement, choice = _instead(draft.room, menu, one)
             kind = menu.kinds[menu.kind[choice]]
@@ -209,7 +209,7 @@ def _instead(room: Room, menu: Menu, one: _Wanted) -> tuple[Placement | None, in
     for other in np.argsort(one.costs, kind="stable"):
         if np.isfinite(one.costs[other]) and menu.gpus[other] < menu.gpus[one.choice]:
             kind = menu.kinds[menu.kind[other]]
-            placement = room.place(menu.shapes[other], job.nodes, gpu_type=kind, near=job.placement)
+            placement = room.place_job(job, (menu.shapes[other],), gpu_type=kind)
             if placement is not None:
                 return placement, int(other)
     return None, one.choice

@@ -7,11 +7,12 @@ from dataclasses import replace
 from math import inf
 
 from ones.policies.caps import barred
-from ones.policies.model import Job, JobId, Node, Placement, Shape
+from ones.policies.model import Job, JobId, Node, Placement, Shape, Take
 from ones.policies.prospects import NEVER, Release
 from ones.policies.rigid import PlainJob
 from ones.slurm_ext.actions import FIRST
 from ones.slurm_ext.allowed import forbidden, too_long
+from ones.slurm_ext.cpus_and_memory import held_of_nodes, left_of_node
 from ones.slurm_ext.holding import (
     NO_HOLDS,
     Holds,
@@ -151,10 +152,14 @@ def ranked(job: Job, record: JobRecord, order: Order) -> Job:
     return replace(job, priority=priority, tier=tier)
 
 
-def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
-    """All GPU nodes; `taken` is what others hold than these jobs, which elastic_jobs returned."""
+def gpu_nodes(
+    snapshot: Snapshot, jobs: Iterable[Job], limits: SiteLimits = NO_LIMITS
+) -> list[Node]:
+    """All GPU nodes; `taken` is what others hold than these jobs, which elastic_jobs returned, and
+    what these leave of the CPUs and the memory is for them."""
     running = [snapshot.jobs[int(job.id)] for job in jobs if job.placement]
-    elastic = gpus_held(each for job in running for each in (job, *job.satellites))
+    parts = [each for job in running for each in (job, *job.satellites)]
+    elastic, ours = gpus_held(parts), held_of_nodes(parts)
     return [
         Node(
             name=node.name,
@@ -163,9 +168,12 @@ def gpu_nodes(snapshot: Snapshot, jobs: Iterable[Job]) -> list[Node]:
             switches=snapshot.switches.get(node.name, ()),
             taken=max(0, node.gpus_used - elastic.get(node.name, 0)),
             shares=half(node) > 0,
+            cpus=left.cpus,
+            memory=left.memory,
         )
         for node in snapshot.nodes.values()
         if node.gpus
+        for left in (left_of_node(node, ours, limits),)
     ]
 
 
@@ -277,11 +285,14 @@ def _job(
     if running and not record.gpus_on:
         raise ValueError("Slurm does not say which GPUs it holds")
     fixed, closed, nodes = "", "", frozenset[str]()
+    cpus: Take | None = None
+    memory: Take | None = None
     queued = in_slurms_queue(record, holds)
     shapes: tuple[Shape, ...] = ()
     try:
         layout = layout_of(record, mark)
         asked = Asked(record, mark, layout, partitions.get(record.partition.partition(",")[0]))
+        cpus, memory = asked.take(CPU), asked.take(MEMORY)
         nodes = _allowed(record, where, layout.gpu_type)
         every, nodes = _with_room(where.shapes(mark.sizes, layout, nodes), asked, where, nodes)
         shapes = every
@@ -322,6 +333,8 @@ def _job(
         startable=not closed and (queued or _startable(record, mark, holds, snapshot.taken)),
         queued=queued and not closed,
         stays=closed if running else "",
+        cpus=cpus,
+        memory=memory,
     )
 
 

@@ -185,7 +185,9 @@ def _node_record(node: Json) -> NodeRecord:
         gpus_used=gpus_used(node["gres_used"]),
         shards_per_gpu=shards_per_gpu(node["gres"]),
         cpus=number(node.get("effective_cpus", 0)),
+        cpus_used=number(node.get("alloc_cpus", 0)),
         memory=memory_known(number(node.get("real_memory", 0))),
+        memory_used=number(node.get("alloc_memory", 0)),
         partitions=frozenset(_words(node["partitions"])),
         features=frozenset(_words(node["active_features"])),
     )

@@ -73,6 +73,7 @@ class Partition:
     wall: float | None = None
     qos: str = ""
     exclusive: bool = False  # whether a job has all of its nodes there, whatever it asks for
+    oversubscribes: bool = False  # whether several jobs can have the same CPUs there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class SiteLimits:
     associations: Mapping[Key, Association] = field(default_factory=dict)
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     licenses: Mapping[str, int] = field(default_factory=dict)  # of the cluster, by name
+    shares_out_cpus: bool = True  # whether Slurm gives each CPU to one job (SelectTypeParameters)
     used: Mapping[tuple[str, str], Amounts] = field(default_factory=dict)
     """Of those with GrpTRESMins, `account` or `qos` and its name, what is used up."""
     faults: tuple[str, ...] = ()  # what of it made no sense, and is left out

@@ -34,13 +34,14 @@ _ASSOCIATION = (
 )
 _CONFIG = re.compile(
     r"^(AccountingStorageEnforce|ClusterName|DefMemPerCPU|DefMemPerNode|MaxMemPerCPU|MaxMemPerNode"
-    r"|JobDefaults)\s*=\s*(\S+)",
+    r"|JobDefaults|SelectType|SelectTypeParameters)\s*=\s*(\S+)",
     re.MULTILINE,
 )
 _USED = re.compile(r"\b(gres/gpu(?::[^=,()\s]{1,64})?|cpu|mem|node)=[0-9N]{1,20}\(([0-9]{1,20})\)")
 _PER_GPU = re.compile(r"\bDefMemPerGPU=([0-9]{1,9})\b")
 _NONE = frozenset({None, "", "0", "UNLIMITED"})
 NO_CONFIG: Mapping[str, str] = {}
+_UNITS = ("CPU", "CORE", "SOCKET")  # by which nodes are shared out
 _UNLIMITED = frozenset({"", "UNLIMITED", "INFINITE", "-1", "N"})
 
 
@@ -69,10 +70,15 @@ def read_limits(commands: Commands) -> SiteLimits:
     faults = Faults()
     shown = commands.run("scontrol", "show", "partition", "--oneliner", timeout=timeout)
     partitions = partitions_in(shown, faults, config)
-    licenses = _licenses(commands, faults, timeout=timeout)
+    known = SiteLimits(
+        partitions=partitions,
+        licenses=_licenses(commands, faults, timeout=timeout),
+        shares_out_cpus=_shares_out_cpus(config),
+        faults=faults.words(),
+    )
     words = {word.strip() for word in config.get("AccountingStorageEnforce", "").split(",")}
     if not words & {"limits", "safe", "all"}:
-        return SiteLimits(partitions=partitions, licenses=licenses, faults=faults.words())
+        return known
     cluster = config.get("ClusterName", "")
     show = ("sacctmgr", "--noheader", "--parsable2", "show")
     try:
@@ -82,24 +88,24 @@ def read_limits(commands: Commands) -> SiteLimits:
             timeout=timeout,
         )  # fmt: skip
     except SlurmError as fault:
-        return SiteLimits(
-            enforced=True,
-            partitions=partitions,
-            licenses=licenses,
-            faults=faults.words(),
-            unread=str(fault),
-        )
+        return replace(known, enforced=True, unread=str(fault))
     found_qos = qos_in(qos, faults)
     found = associations_in(associations, faults)
-    return SiteLimits(
+    return replace(
+        known,
         enforced=True,
         qos=found_qos,
         associations=found,
-        partitions=partitions,
-        licenses=licenses,
         used=_used(commands, found_qos.values(), found.values(), timeout=timeout),
         faults=faults.words(),
     )
+
+
+def _shares_out_cpus(config: Mapping[str, str]) -> bool:
+    """Whether each CPU is one job's: not where nodes are given whole, or by their memory alone."""
+    by = config.get("SelectTypeParameters", "").upper()
+    whole = config.get("SelectType", "") == "select/linear"
+    return not whole and (by in ("", "NONE") or any(unit in by for unit in _UNITS))
 
 
 def qos_in(text: str, faults: Faults) -> dict[str, Qos]:
@@ -206,6 +212,7 @@ def partitions_in(
             wall=_wall(words.get("MaxTime", ""), f"{where}: MaxTime", faults),
             qos="" if qos == "N/A" else qos,
             exclusive=words.get("OverSubscribe", "") == "EXCLUSIVE",
+            oversubscribes=words.get("OverSubscribe", "").startswith(("YES", "FORCE")),
         )
     return found
 

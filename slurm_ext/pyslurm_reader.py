@@ -331,7 +331,9 @@ def _node_record(fields: Mapping[str, Any]) -> NodeRecord:
         gpus_used=gpus_used(fields["gres_used"]),
         shards_per_gpu=shards_per_gpu(fields["gres"]),
         cpus=fields.get("cpus", 0),  # one built before these fields does not say
+        cpus_used=fields.get("cpus_used", 0),
         memory=memory_known(fields.get("memory", 0)),
+        memory_used=fields.get("memory_used", 0),
         partitions=frozenset(filter(None, fields["partitions"].split(","))),
         features=frozenset(filter(None, fields["features"].split(","))),
     )

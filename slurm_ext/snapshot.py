@@ -130,7 +130,9 @@ class NodeRecord:
     gpus_used: int = 0  # those of which jobs hold shards among them
     shards_per_gpu: int = 0  # 0: GPUs can't be shared there
     cpus: int = 0  # that jobs may have; 0: not known
+    cpus_used: int = 0
     memory: int = 0  # MiB; 0: not known
+    memory_used: int = 0  # MiB that jobs have been given, of which they may use less
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
 

@@ -120,7 +120,7 @@ class Observer:
                 usable=not self.unusable(snapshot.nodes[node.name]),
                 links=self._books.heard.links(node.name, gpus=node.gpus),
             )
-            for node in gpu_nodes(snapshot, jobs)
+            for node in gpu_nodes(snapshot, jobs, limits)
         )
         complete, spoilt = self._histories.complete(jobs, snapshot, self._moves.open(), now=begun)
         order, disorder = self._order()

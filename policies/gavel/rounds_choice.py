@@ -198,6 +198,7 @@ def _to_keep(
             for name, gpus in other.one.lease.gpus_on:
                 able[name] = able.get(name, 0) - gpus
     job, size = bid.one.job, bid.one.size
+    able |= {name: min(able[name], most) for name, most in job.crowded.items() if name in able}
     hosts = [
         node.name
         for node in market.nodes
@@ -303,7 +304,9 @@ def _find(
         if shape.nodes > fewest and (tight or not spreads):
             break
         if shape.nodes > fewest or not bid.spread:
-            placement = room.place(shape, allowed, gpu_type=kind, near=job.placement)
+            placement = room.place(
+                shape, allowed, gpu_type=kind, near=job.placement, crowded=job.crowded
+            )
             if placement is not None:
                 return placement
     if not job.uneven:

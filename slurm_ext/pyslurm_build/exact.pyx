@@ -181,8 +181,17 @@ def job_fields(Job job):
     }
 
 
+def allocated(Node node):
+    """The CPUs and the MiB that jobs have been given of a node; the select plugin may not say."""
+    try:
+        return node.allocated_cpus, node.allocated_memory
+    except Exception:
+        return 0, 0
+
+
 def node_fields(Node node):
     """The fields of a node."""
+    cpus, memory_given = allocated(node)
     cdef char *state = slurm.slurm_node_state_string_complete(node.info.node_state)
     states = text(state)
     slurm.xfree(state)
@@ -193,7 +202,9 @@ def node_fields(Node node):
         "gres": text(node.info.gres),
         "gres_used": text((<sent_node*>node.info).gres_used),
         "cpus": node.info.cpus_efctv,
+        "cpus_used": cpus,
         "memory": node.info.real_memory,
+        "memory_used": memory_given,
         "partitions": text(node.info.partitions),
         "features": text(node.info.features_act or node.info.features),
     }

@@ -131,7 +131,9 @@ class Node:
                 gpus_used=used,
                 shards_per_gpu=self.spec.shards_per_gpu,
                 cpus=self.spec.cpus,
+                cpus_used=self.spec.cpus - self.cpus,
                 memory=self.spec.memory,
+                memory_used=self.spec.memory - self.memory,
                 partitions=self.partitions,
                 features=self.spec.features,
             )

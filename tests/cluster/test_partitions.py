@@ -28,6 +28,9 @@ SUSPENDING = """
 PartitionName=below Nodes=n[1-2] DefMemPerCPU=500 PriorityTier=1 OverSubscribe=FORCE:1
 PartitionName=above Nodes=n[1-2] PriorityTier=10 OverSubscribe=FORCE:1 PreemptMode=OFF
 """
+OVERSUBSCRIBED = """
+PartitionName=twice Nodes=n[1-2] DefMemPerCPU=500 OverSubscribe=FORCE:2
+"""
 IMPATIENT = """
 round = 2.0
 [guard]
@@ -162,6 +165,22 @@ def test_a_job_that_slurm_cancels_for_another_is_over_and_nobody_else_is(onesd: 
     assert onesd.slurm(beside, "RestartCnt") == "0"
     assert [run["state"] for run in onesd.ask("job", str(job))["runs"]] == ["PREEMPTED"]
     assert onesd.state(urgent) == "RUNNING"
+
+
+def test_cpus_that_slurm_gives_to_two_jobs_keep_nobody_from_gpus(onesd: Steering) -> None:
+    """OverSubscribe=FORCE:2: a job that has all CPUs of a node leaves them to another."""
+    with configured(onesd, OVERSUBSCRIBED):
+        fresh(onesd)
+        beside = [
+            onesd.submit("bob", "-p", "twice", "-w", node, "-c16", "--mem=1000", "--wrap=sleep 600")
+            for node in ("n1", "n2")
+        ]
+        for other in beside:
+            onesd.wait(other, ["RUNNING"], within=60)
+        onesd.start("--policy", "ones")
+        job = on_four_gpus(onesd, "twice", 400)
+        onesd.wait(job, ["COMPLETED"], within=120)
+        assert {onesd.state(other) for other in beside} == {"RUNNING"}
 
 
 @pytest.fixture

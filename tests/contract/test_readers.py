@@ -77,6 +77,22 @@ def test_shards_are_read_with_the_gpu_that_they_are_of(slurm: Slurm, reader: str
     slurm.clean()
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_what_jobs_hold_of_a_node_beside_its_gpus_is_read(slurm: Slurm, reader: str) -> None:
+    slurm.clean()
+    snapshot(slurm, reader)
+    jobs = [
+        slurm.submit("--gpus=1", "--cpus-per-task=5", "--mem=700", "-w", "n2"),
+        slurm.submit("--cpus-per-task=2", "--mem=300", "-w", "n2"),
+    ]
+    for job in jobs:
+        slurm.wait(job, "RUNNING")
+    nodes = snapshot(slurm, reader)["nodes"]
+    assert (nodes["n2"]["cpus_used"], nodes["n2"]["memory_used"]) == (7, 1000)
+    assert (nodes["n1"]["cpus_used"], nodes["n1"]["memory_used"]) == (0, 0)
+    slurm.clean()
+
+
 @pytest.fixture(scope="module", params=READERS)
 def seen(slurm: Slurm, zoo: Mapping[str, int], request: pytest.FixtureRequest) -> Any:
     """What one reader makes of the zoo."""

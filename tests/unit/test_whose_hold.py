@@ -61,13 +61,21 @@ def crowd(at_work: AtWork) -> list[int]:
     return found
 
 
-def starting(at_work: AtWork) -> int:
-    """A job that onesd has released onto a node and that does not start there."""
+def starting(at_work: AtWork, *, many: int = 1) -> list[int]:
+    """Jobs of which onesd has released the first onto a node where it does not start: somebody has
+    taken the CPUs there since it looked."""
+
+    def before(snapshot: Snapshot) -> Snapshot:
+        nodes = {name: replace(node, cpus_used=0) for name, node in snapshot.nodes.items()}
+        return replace(snapshot, nodes=nodes)
+
     crowd(at_work)
-    job = at_work.submit()
-    at_work.live(60, until=lambda: at_work.step_of(job) == "starting")
-    assert at_work.job(job).wants.required
-    return job
+    jobs = [at_work.submit() for _ in range(many)]
+    at_work.door.judge = Nth("snapshot", Altered(before), times=10**6)
+    at_work.live(60, until=lambda: at_work.step_of(jobs[0]) == "starting")
+    at_work.door.judge = lambda _call: PASS
+    assert at_work.job(jobs[0]).wants.required
+    return jobs
 
 
 def end_all_of(at_work: AtWork, user: str) -> None:
@@ -78,7 +86,7 @@ def end_all_of(at_work: AtWork, user: str) -> None:
 
 def test_a_job_held_and_released_by_its_user_as_it_starts_is_not_left_on_its_node() -> None:
     at_work = AtWork()
-    job = starting(at_work)
+    (job,) = starting(at_work)
     at_work.world.by("alice").uhold(job)
     at_work.live(60)
     assert at_work.job(job).held_by == "user", "his hold is his"
@@ -214,7 +222,7 @@ def test_a_hold_that_strikes_after_nobody_answered_it_is_known_for_ours(command:
     """Slurm did it long after onesd had given up."""
     at_work = AtWork(policy="ones")
     if command == "hold":
-        job = starting(at_work)
+        (job,) = starting(at_work)
         at_work.door.judge = Nth("hold", Late(200.0, waited=20.0), times=1000)
         at_work.live(200)
         at_work.door.judge = lambda _call: PASS
@@ -273,9 +281,7 @@ def test_a_job_that_had_ended_and_is_requeued_is_alive_again() -> None:
 @pytest.mark.parametrize("many", [1, 60])
 def test_an_answer_without_jobs_concludes_nothing(many: int) -> None:
     at_work = AtWork()
-    crowd(at_work)
-    jobs = [at_work.submit() for _ in range(many)]
-    at_work.live(60, until=lambda: at_work.step_of(jobs[0]) == "starting")
+    jobs = starting(at_work, many=many)
     at_work.door.judge = Nth("snapshot", without(jobs={}), times=3)
     at_work.live(5)
     assert any("leaves out job" in line for line in at_work.failures)
@@ -323,7 +329,7 @@ def test_jobs_that_slurm_forgot_while_onesd_was_away_have_ended() -> None:
 
 def test_a_hold_that_nobody_can_tell_whose_it_is_is_left_and_named() -> None:
     at_work = AtWork()
-    job = starting(at_work)
+    (job,) = starting(at_work)
     at_work.live(
         300, until=lambda: not at_work.step_of(job) and at_work.job(job).reason == "JobHeldAdmin"
     )
@@ -429,7 +435,7 @@ def test_a_user_who_releases_his_job_and_holds_it_later_keeps_it_held() -> None:
 
 def test_a_hold_that_came_before_our_withdrawal_is_its_users() -> None:
     at_work = AtWork()
-    job = starting(at_work)
+    (job,) = starting(at_work)
     at_work.door.judge = Nth("hold", Late(1e6), times=10**6)  # killed before it was sent
     at_work.live(120, until=lambda: at_work.step_of(job) == "withdrawing")
     at_work.world.by("alice").uhold(job)

@@ -366,7 +366,9 @@ class Rollout:
             node = self.nodes.get(name)
             if node is not None:
                 taken = min(max(0, node.taken + times * gpus), node.gpus)
-                self.nodes[name] = replace(node, taken=taken)
+                node = replace(node, taken=taken)
+                # What it had beside its GPUs isn't known here.
+                self.nodes[name] = replace(node, cpus=inf, memory=inf) if times < 0 else node
 
 
 def _gives_back(one: PlainJob) -> Seconds:

@@ -1,0 +1,79 @@
+"""GPUs beside which others hold the CPUs or the memory of their node, on a real Slurm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from steering import Steering
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def onesd(cluster: Cluster) -> Steering:
+    steering = Steering(cluster)
+    steering.prepare()
+    return steering
+
+
+def taken(onesd: Steering, *options: str) -> int:
+    """A job outside onesd's hands that runs for long."""
+    job = onesd.submit("bob", *options, "--wrap=sleep 900")
+    onesd.wait(job, ["RUNNING"], within=60)
+    return job
+
+
+@pytest.mark.parametrize("all_of_it", ["--cpus-per-task=16", "--mem=32000"])
+def test_gpus_without_cpus_or_memory_beside_them_are_not_free(
+    onesd: Steering, cluster: Cluster, all_of_it: str
+) -> None:
+    """Slurm would start nobody there: nobody is stopped for them, nor let go onto them."""
+    holds = taken(onesd, "--nodelist=n1", "--gpus=1", "--ntasks=1", all_of_it)
+    taken(onesd, "--nodelist=n[3-4]", "--gpus=8", "--ntasks=8")
+    onesd.start("--policy", "ones")
+    runs = onesd.counting("alice", "1-8", 4, 100_000)
+    onesd.wait(runs, ["RUNNING"], within=60)
+    waits = onesd.counting("alice", "4", 4, 400)
+    onesd.settle(within=120)
+    assert (onesd.slurm(runs, "NodeList"), onesd.slurm(runs, "RestartCnt")) == ("n2", "0")
+    for job in (runs, waits):
+        moves = onesd.ask("job", str(job))["moves"]
+        assert [move["outcome"] for move in moves if move["outcome"] != "done"] == []
+    cluster.run("ctl", f"scancel {holds}")
+    onesd.wait(waits, ["RUNNING", "COMPLETED"], within=120)
+
+
+def test_a_job_has_as_many_gpus_as_there_are_cpus_for(onesd: Steering) -> None:
+    """Of n1 others leave 3 GPUs and 4 CPUs, and the job takes 2 for each GPU."""
+    taken(onesd, "--nodelist=n1", "--gpus=1", "--ntasks=1", "--cpus-per-task=12")
+    taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12")
+    onesd.start("--policy", "ones")
+    job = onesd.submit(
+        "alice", "--elastic=1-4", "--gpus=1", "--ntasks=1", "--cpus-per-task=2",
+        "/home/jobs/counting.sbatch", "2000", "40",
+    )  # fmt: skip
+    onesd.wait(job, ["RUNNING"], within=60)
+    onesd.settle(within=120)
+    assert (onesd.gpus(job), onesd.slurm(job, "NodeList")) == (2, "n1")
+    onesd.wait(job, ["COMPLETED"], within=180)
+    assert {move["outcome"] for move in onesd.ask("job", str(job))["moves"]} == {"done"}
+
+
+def test_jobs_that_need_each_others_cpus_are_not_put_together(onesd: Steering) -> None:
+    """12 CPUs each: one of them on each node, whatever GPUs are free there."""
+    onesd.start("--policy", "ones")
+    jobs = [
+        onesd.submit(
+            "alice", "--elastic=1", "--gpus=1", "--ntasks=1", "--cpus-per-task=12",
+            "/home/jobs/counting.sbatch", "1000", "40",
+        )
+        for _ in range(6)
+    ]  # fmt: skip
+    for job in jobs:
+        onesd.wait(job, ["COMPLETED"], within=300)
+    for job in jobs:
+        assert [move["outcome"] for move in onesd.ask("job", str(job))["moves"]] == ["done"]
