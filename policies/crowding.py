@@ -46,23 +46,28 @@ def _of(take: Take | None, name: str, gpus: int, kept: Mapping[str, int]) -> flo
 
 @dataclass(slots=True)
 class Crowding:
-    """What the jobs of a problem take beside their GPUs, node by node, and what there is."""
+    """What jobs take beside their GPUs, node by node, and what there is for them."""
 
     jobs: Mapping[JobId, Job]
-    have: Mapping[str, Amounts]  # of nodes that count, for these jobs together
+    have: Mapping[str, Amounts]  # of nodes that count, for all of them together
     used: dict[str, Amounts]
 
     @classmethod
-    def of(cls, problem: Problem, held: Mapping[JobId, Placement]) -> Crowding:
-        """As if these were their placements."""
-        jobs = by_id(problem.jobs)
-        have = {node.name: (node.cpus, node.memory) for node in problem.nodes if counts(node)}
-        if have:
+    def of(
+        cls,
+        nodes: Sequence[Node],
+        jobs: Sequence[Job],
+        held: Mapping[JobId, Placement] | None = None,
+    ) -> Crowding:
+        """As if these were their placements; None: those that they have."""
+        known = by_id(jobs)
+        now = {job.id: job.placement for job in jobs if job.placement is not None}
+        have = {node.name: (node.cpus, node.memory) for node in nodes if counts(node)}
+        used = _sums(known, now, have)
+        for name, (cpus, memory) in used.items():
             # They run, whatever was reckoned: Slurm rounds, and knows of CPUs that tasks share.
-            now = {job.id: job.placement for job in problem.jobs if job.placement is not None}
-            for name, used in _sums(jobs, now, have).items():
-                have[name] = max(have[name][0], used[0]), max(have[name][1], used[1])
-        return cls(jobs, have, _sums(jobs, held, have))
+            have[name] = max(have[name][0], cpus), max(have[name][1], memory)
+        return cls(known, have, used if held is None else _sums(known, held, have))
 
     def change(self, id_: JobId, before: Placement | None, after: Placement | None) -> None:
         """The job has the other placement instead."""
@@ -113,7 +118,7 @@ def _most(takes: tuple[Take | None, Take | None], left: Amounts) -> float:
 def with_crowded(problem: Problem) -> Problem:
     """The problem with each job told of which nodes it can't have all GPUs, whoever of the others
     makes way."""
-    have = Crowding.of(problem, {}).have
+    have = Crowding.of(problem.nodes, problem.jobs).have
     if not have:
         return problem
     known: dict[tuple[Take | None, Take | None], Mapping[str, int]] = {}
@@ -183,7 +188,7 @@ def beyond(problem: Problem, plan: Plan) -> dict[JobId, Mapping[str, int]]:
     beside these; and as many as they could have. Who stays comes first, then the others in their
     order of submission."""
     held = final(problem, plan)
-    crowding = Crowding.of(problem, held)
+    crowding = Crowding.of(problem.nodes, problem.jobs, held)
     full = crowding.full()
     if not full:
         return {}
@@ -217,7 +222,7 @@ def kept_out(problem: Problem, plan: Plan) -> dict[JobId, str]:
     if not any(counts(node) for node in problem.nodes):
         return {}
     held = final(problem, plan)
-    crowding, free = Crowding.of(problem, held), _free(problem, held)
+    crowding, free = Crowding.of(problem.nodes, problem.jobs, held), _free(problem, held)
     found: dict[JobId, str] = {}
     known: dict[tuple[object, ...], str] = {}
     for job in problem.jobs:

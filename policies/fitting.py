@@ -31,7 +31,7 @@ class Together:
         self._held = _final(self.moves, problem)
         self._used = self._in_use(self.moves)
         self._full = self._overfull_nodes()
-        self._crowding = Crowding.of(problem, self._held)
+        self._crowding = Crowding.of(problem.nodes, problem.jobs, self._held)
         self._capped = _Capped(problem, self.moves, self._held)
         self._useful = _Useful(problem, self.moves)
 

@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
+from math import floor, inf
 
+from ones.policies.caps import SLACK
+from ones.policies.crowding import NOTHING, Amounts, Crowding
 from ones.policies.model import Job, JobId, Node, node_order
 from ones.policies.rigid import DEPTH, PlainJob, place_of
 
@@ -28,7 +31,9 @@ def reserve(
     `ended` sooner than that (the nodes of each, and its GPUs). One that would itself run then
     (`owed`) gets it from what elastic jobs hold beyond the requests of these two, whoever of them
     runs there. Whole it gets it, in its own form, or not at all: half of it would stand empty. The
-    room is taken where elastic jobs hold least, so that few make way.
+    room is taken where elastic jobs hold least, so that few make way. Of CPUs and memory it gets
+    what it asks for, too: elastic jobs have as many GPUs less on its nodes as these go with. Where
+    others outside our hands hold them it gets nothing, for Slurm would not start it.
     """
     held = Counter[str]()
     for job in jobs:
@@ -40,6 +45,7 @@ def reserve(
         key=lambda plain: (plain.id not in owed, *plain.place[:2], plain.expected, plain.place),
     )
     elastic = _Elastic.of(jobs, claimed, ended)
+    beside = _Beside(Crowding.of(nodes, jobs), held)
     rooms: dict[frozenset[str], _Room] = {}
     for plain in first[:DEPTH]:
         room = rooms.get(plain.nodes)
@@ -51,12 +57,25 @@ def reserve(
         kept = room.kept.from_(plain, owed=plain.id in owed)
         if sum(map(free.__getitem__, room.names)) - kept < plain.gpus:
             continue
-        for name, gpus in _chosen(plain, room, free).items():
-            free[name] -= gpus
+        chosen = _chosen(plain, room, free, beside)
+        left = {
+            name: int(min(free[name] - gpus, beside.kept(name, plain.needs(gpus))))
+            for name, gpus in chosen.items()
+        }
+        if sum(free[name] for name in room.names) - kept < sum(free[n] - left[n] for n in left):
+            continue  # elastic jobs have a right to what goes with these CPUs
+        for name, gpus in chosen.items():
+            beside.promise(name, plain.needs(gpus))
+        free |= left
     return [
         node
         if free[node.name] == node.gpus - node.taken
-        else replace(node, taken=node.gpus - free[node.name])
+        else replace(
+            node,
+            taken=node.gpus - free[node.name],
+            cpus=max(0.0, node.cpus - beside.promised[node.name][0]),
+            memory=max(0.0, node.memory - beside.promised[node.name][1]),
+        )
         for node in ordered
     ]
 
@@ -142,12 +161,44 @@ class _Room:
     kept: _Kept
 
 
-def _chosen(plain: PlainJob, room: _Room, free: Mapping[str, int]) -> dict[str, int]:
+@dataclass(slots=True)
+class _Beside:
+    """CPUs and memory of nodes, with what waiting plain jobs have been promised of them."""
+
+    crowding: Crowding
+    held: Mapping[str, int]  # GPUs of elastic jobs
+    promised: dict[str, Amounts] = field(default_factory=dict)
+
+    def _rest(self, name: str, needs: Amounts) -> Amounts:
+        """What elastic jobs could have beside these needs."""
+        have = self.crowding.have.get(name, (inf, inf))
+        others = self.promised.get(name, NOTHING)
+        return have[0] - others[0] - needs[0], have[1] - others[1] - needs[1]
+
+    def has(self, name: str, needs: Amounts) -> bool:
+        """Whether there would be so much if all elastic jobs left the node."""
+        return min(self._rest(name, needs)) >= -SLACK
+
+    def kept(self, name: str, needs: Amounts) -> float:
+        """The most GPUs there that leave elastic jobs no more than the rest."""
+        used, rest = self.crowding.used.get(name, NOTHING), self._rest(name, needs)
+        shares = [left / has for has, left in zip(used, rest, strict=True) if has > left + SLACK]
+        return floor(self.held[name] * max(0.0, min(shares)) + SLACK) if shares else inf
+
+    def promise(self, name: str, needs: Amounts) -> None:
+        others = self.promised.get(name, NOTHING)
+        self.promised[name] = others[0] + needs[0], others[1] + needs[1]
+
+
+def _chosen(
+    plain: PlainJob, room: _Room, free: Mapping[str, int], beside: _Beside
+) -> dict[str, int]:
     """Where it is to have how many GPUs; empty where it can't have them in its form."""
     shapes = plain.forms(room.nodes)
     for shape in shapes:
-        each = shape.gpus_per_node
-        enough = list(islice((name for name in room.names if free[name] >= each), shape.nodes))
+        each, needs = shape.gpus_per_node, plain.needs(shape.gpus_per_node)
+        able = (name for name in room.names if free[name] >= each and beside.has(name, needs))
+        enough = list(islice(able, shape.nodes))
         if len(enough) == shape.nodes:
             return dict.fromkeys(enough, each)
     if shapes:
@@ -156,7 +207,7 @@ def _chosen(plain: PlainJob, room: _Room, free: Mapping[str, int]) -> dict[str, 
     missing = plain.gpus
     for name in room.names:
         given = min(missing, free[name])
-        if given > 0:
+        if given > 0 and beside.has(name, plain.needs(given)):
             chosen[name] = given
             missing -= given
     return chosen if not missing else {}

@@ -39,6 +39,8 @@ class PlainJob:
     shapes: tuple[Shape, ...] = ()
     """The forms in which it may have them, the first that fits is taken; empty: any split."""
     least_nodes: int = 1
+    cpus: float = 0.0  # that it asks for, of all its nodes
+    memory: float = 0.0  # MiB, the same
     limit: Seconds = inf  # Slurm's time limit
     started: Seconds | None = None
     placement: Placement | None = None  # None: it waits
@@ -47,6 +49,11 @@ class PlainJob:
     def place(self) -> tuple[float, ...]:
         """Its place in Slurm's order: the smaller goes first."""
         return -self.tier, -self.priority, self.submitted, self.id
+
+    def needs(self, gpus: int) -> tuple[float, float]:
+        """CPUs and MiB that it asks for on a node on which it has so many of its GPUs."""
+        share = gpus / self.gpus
+        return self.cpus * share, self.memory * share
 
     def forms(self, nodes: Iterable[Node]) -> tuple[Shape, ...]:
         """Its shapes, or on one node whole where one of these is large enough; empty: any split."""

@@ -32,7 +32,7 @@ from ones.slurm_ext.reserved import end_of_reservation, left_to
 from ones.slurm_ext.shards import beside, gpus_held, half
 from ones.slurm_ext.snapshot import ALIVE, HOLDING, JobRecord, Snapshot
 from ones.slurm_ext.takes import CPU, MEMORY, Asked, asked_by
-from ones.slurm_ext.tres import gpus_in
+from ones.slurm_ext.tres import gpus_in, memory_in
 from ones.slurm_ext.waits import about
 from ones.slurm_ext.whereabouts import Whereabouts, features_of
 
@@ -247,6 +247,8 @@ def _plain_job(job: JobRecord, wants: int, nodes: frozenset[str], order: Order |
         expected=job.expected or inf,
         shapes=(Shape(wants // each, each),) if even else (),
         least_nodes=max(1, job.nodes_wanted[0]),
+        cpus=float(job.cpus),
+        memory=float(memory_in(job.tres)),
         limit=inf if job.time_limit is None else job.time_limit,
         started=job.started if runs else None,
         placement=Placement.of(job.gpus_on) if runs else None,

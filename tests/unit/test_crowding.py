@@ -18,6 +18,8 @@ from ones.policies.guard import History, Limits, check
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, Take
 from ones.policies.moves import Move
 from ones.policies.registry import make, names
+from ones.policies.reserve import reserve
+from ones.policies.rigid import PlainJob
 from ones.policies.round import Decided, decide
 from ones.slurm_ext.cpus_and_memory import CpusAndMemory, held_of_nodes, left_of_node
 from ones.slurm_ext.limits import NO_LIMITS, Partition, SiteLimits
@@ -171,7 +173,7 @@ def test_what_holds_gpus_for_a_live_job_takes_cpus_for_these() -> None:
     job = wants(
         1, "1-8", hosts, cpus=Take(node=4.0, spread=True), placement=on(n1=2), keeps=on(n1=2)
     )
-    used = Crowding.of(a_problem([job], hosts), {JobId(1): on(n1=2, n2=3)}).used
+    used = Crowding.of(hosts, [job], {JobId(1): on(n1=2, n2=3)}).used
     assert used == {"n1": (4.0, 0.0), "n2": (6.0, 0.0)}
 
 
@@ -202,7 +204,7 @@ def test_no_node_is_ever_given_more_than_it_has(data: st.DataObject, policy: str
     found = decided(a_problem(jobs, hosts), policy)
     held = {JobId(id_): Placement.of(on) for id_, on in there(found).items()}
     before = {job.id: job.placement for job in jobs}
-    full = Crowding.of(found.problem, held).full()
+    full = Crowding.of(found.problem.nodes, found.problem.jobs, held).full()
     for id_, placement in held.items():
         had = before[id_]
         came = dict(placement.gpus_on)
@@ -212,6 +214,53 @@ def test_no_node_is_ever_given_more_than_it_has(data: st.DataObject, policy: str
     assert final(found.problem, found.plan).keys() >= {id_ for id_ in held if before[id_]} - set(
         found.plan.idle
     )
+
+
+def room_for(
+    *waiting: PlainJob, jobs: list[Job], hosts: list[Node]
+) -> dict[str, tuple[int, float]]:
+    """Node -> GPUs taken and CPUs left, once plain jobs that wait are given room."""
+    found = reserve(hosts, jobs, waiting, owed={one.id for one in waiting})
+    return {node.name: (node.taken, node.cpus) for node in found}
+
+
+def a_plain(gpus: int, cpus: float, **more: Any) -> PlainJob:
+    there = frozenset({"n1", "n2"})
+    return PlainJob(id=JobId(9), submitted=0.0, gpus=gpus, nodes=there, cpus=cpus, **more)
+
+
+def test_elastic_jobs_give_back_the_gpus_that_go_with_the_cpus_of_a_plain_one() -> None:
+    """It wants one GPU, of which one is free, and 8 CPUs, of which 4 are: 16 less 3 times 4."""
+    hosts = nodes({}, count=1)
+    grown = wants(1, "1-4", hosts, cpus=Take(gpu=4.0), placement=on(n1=3))
+    assert room_for(a_plain(1, 8.0), jobs=[grown], hosts=hosts) == {"n1": (2, 8.0)}
+    assert room_for(a_plain(1, 4.0), jobs=[grown], hosts=hosts) == {"n1": (1, 12.0)}
+
+
+def test_no_gpus_are_kept_for_a_plain_job_whose_cpus_others_hold() -> None:
+    """Slurm would not start it: they would stand empty."""
+    hosts = nodes({"n1": 4.0}, count=1)
+    assert room_for(a_plain(1, 8.0), jobs=[], hosts=hosts) == {"n1": (0, 4.0)}
+
+
+def test_a_plain_job_goes_where_its_cpus_are() -> None:
+    hosts = nodes({"n1": 4.0})
+    assert room_for(a_plain(2, 8.0), jobs=[], hosts=hosts) == {"n1": (0, 4.0), "n2": (2, 8.0)}
+
+
+def test_cpus_that_are_promised_to_one_plain_job_are_not_promised_to_another() -> None:
+    hosts = nodes({}, count=1)
+    first = a_plain(1, 12.0, priority=2)
+    second = replace(a_plain(1, 8.0, priority=1), id=JobId(10))
+    assert room_for(first, second, jobs=[], hosts=hosts) == {"n1": (1, 4.0)}
+
+
+def test_elastic_jobs_keep_what_they_asked_for_whatever_cpus_a_plain_one_lacks() -> None:
+    """Rigid they would hold these CPUs as well."""
+    hosts = nodes({}, count=1)
+    as_asked = wants(1, "1-4", hosts, requested=3, cpus=Take(gpu=4.0), placement=on(n1=3))
+    found = reserve(hosts, [as_asked], [a_plain(1, 8.0)], claimed={JobId(1)})
+    assert [(node.taken, node.cpus) for node in found] == [(0, 16.0)]
 
 
 def a_node(**more: Any) -> NodeRecord:
