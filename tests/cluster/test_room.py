@@ -53,13 +53,12 @@ def test_a_job_has_as_many_gpus_as_there_are_cpus_for(onesd: Steering) -> None:
     taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12")
     onesd.start("--policy", "ones")
     job = onesd.submit(
-        "alice", "--elastic=1-4", "--gpus=1", "--ntasks=1", "--cpus-per-task=2",
-        "/home/jobs/counting.sbatch", "2000", "40",
+        "alice", "--elastic=1-4", "--gpus=1", "--cpus-per-gpu=2",
+        "/home/jobs/counting.sbatch", "100000", "40",
     )  # fmt: skip
-    onesd.wait(job, ["RUNNING"], within=60)
+    onesd.cluster.eventually(lambda: onesd.gpus(job) == 2, within=120, what="grown to 2 GPUs")
     onesd.settle(within=120)
     assert (onesd.gpus(job), onesd.slurm(job, "NodeList")) == (2, "n1")
-    onesd.wait(job, ["COMPLETED"], within=180)
     assert {move["outcome"] for move in onesd.ask("job", str(job))["moves"]} == {"done"}
 
 
@@ -84,7 +83,7 @@ def test_elastic_jobs_make_way_for_the_cpus_of_a_plain_job(onesd: Steering) -> N
     taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12")
     onesd.start("--policy", "ones")
     grown = onesd.submit(
-        "alice", "--elastic=1-3", "--gpus=1", "--ntasks=1", "--cpus-per-task=5",
+        "alice", "--elastic=1-3", "--gpus=1", "--cpus-per-gpu=5",
         "/home/jobs/counting.sbatch", "100000", "40",
     )  # fmt: skip
     onesd.cluster.eventually(lambda: onesd.gpus(grown) == 3, within=120, what="grown to 3 GPUs")
