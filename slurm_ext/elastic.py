@@ -296,7 +296,10 @@ def _job(
         asked = Asked(record, mark, layout, partitions.get(record.partition.partition(",")[0]))
         cpus, memory = asked.take(CPU), asked.take(MEMORY)
         nodes = _allowed(record, where, layout.gpu_type)
-        every, nodes = _with_room(where.shapes(mark.sizes, layout, nodes), asked, where, nodes)
+        takes = cpus, memory
+        every, nodes = _with_room(
+            record, where.shapes(mark.sizes, layout, nodes), nodes, where, takes
+        )
         shapes = every
         if not shapes:
             raise ValueError(f"{NO_SIZE} {mark.sizes} fits the nodes it may use")
@@ -306,12 +309,12 @@ def _job(
         if left.nodes is not nodes and left.nodes != nodes:
             nodes = left.nodes
             shapes = where.shapes(mark.sizes, layout, nodes)
-            shapes, nodes = _with_room(shapes, asked, where, nodes)
+            shapes, nodes = _with_room(record, shapes, nodes, where, takes)
             closed = left.closed or ("" if shapes else CLOSED)
             shapes = shapes or every
         if not closed and _has_all_of_nodes(record, partitions):
             shapes = where.whole(mark.sizes, layout, nodes)
-            shapes, nodes = _with_room(shapes, asked, where, nodes)
+            shapes, nodes = _with_room(record, shapes, nodes, where, takes)
     except ValueError as fault:
         if not running:
             raise
@@ -341,15 +344,18 @@ def _job(
 
 
 def _with_room(
-    shapes: tuple[Shape, ...], asked: Asked, where: Whereabouts, nodes: frozenset[str]
+    record: JobRecord,
+    shapes: tuple[Shape, ...],
+    nodes: frozenset[str],
+    where: Whereabouts,
+    takes: tuple[Take | None, Take | None],
 ) -> tuple[tuple[Shape, ...], frozenset[str]]:
     """Those of the shapes, and of the nodes, that have the CPUs and the memory which it asks for.
 
     What a job runs with is kept in any case: Slurm knows better, as of CPUs that tasks share.
     """
-    left, able = where.with_room(shapes, nodes, asked.take(CPU), asked.take(MEMORY))
-    held_on = asked.record.held_on
-    has = Placement.of(held_on).shape if held_on else None
+    left, able = where.with_room(shapes, nodes, *takes)
+    has = Placement.of(record.held_on).shape if record.held_on else None
     if has in shapes and has not in left:
         return tuple(one for one in shapes if one in left or one == has), nodes
     return left, able
