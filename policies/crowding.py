@@ -15,6 +15,7 @@ from math import inf
 from ones.policies.caps import SLACK, final
 from ones.policies.forecast import by_id
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, Take
+from ones.policies.rigid import place_of
 
 Amounts = tuple[float, float]  # CPUs, and MiB of memory
 NOTHING: Amounts = (0.0, 0.0)
@@ -145,9 +146,6 @@ def without_useless(problem: Problem) -> Problem:
     for job in {(id(job.nodes), id(job.crowded)): job for job in problem.jobs}.values():
         for name in job.nodes:
             useful[name] = max(useful.get(name, 0), job.crowded.get(name, inf))
-    for job in problem.jobs:
-        for name, gpus in job.placement.gpus_on if job.placement else ():
-            useful[name] = max(useful.get(name, 0), gpus)
     held: dict[str, int] = {}
     for job in problem.jobs:
         for name, gpus in job.placement.gpus_on if job.placement else ():
@@ -185,8 +183,8 @@ def nodes_without(problem: Problem, away: Sequence[Job]) -> tuple[Node, ...]:
 
 def beyond(problem: Problem, plan: Plan) -> dict[JobId, Mapping[str, int]]:
     """The jobs that a plan gives GPUs on nodes where, with the others' there, there is too little
-    beside these; and as many as they could have. Who stays comes first, then the others in their
-    order of submission."""
+    beside these; and as many as they could have. Who stays comes first, then the others in Slurm's
+    order."""
     held = final(problem, plan)
     crowding = Crowding.of(problem.nodes, problem.jobs, held)
     full = crowding.full()
@@ -204,7 +202,7 @@ def beyond(problem: Problem, plan: Plan) -> dict[JobId, Mapping[str, int]]:
         for name in placement.nodes
         if name in full and id_ in crowding.jobs
     ]
-    there.sort(key=lambda one: (comes(one[1], one[0]), crowding.jobs[one[1]].submitted, one[1]))
+    there.sort(key=lambda one: (comes(one[1], one[0]), place_of(crowding.jobs[one[1]])))
     found: dict[JobId, dict[str, int]] = {}
     for name, id_ in there:
         job = crowding.jobs[id_]

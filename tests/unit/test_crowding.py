@@ -15,7 +15,7 @@ from policy_builders import a_cluster, a_job, a_problem, on
 from ones.policies.caps import final
 from ones.policies.crowding import Crowding, beyond, with_crowded, without_useless
 from ones.policies.guard import History, Limits, check
-from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, Take
+from ones.policies.model import Assignment, Job, JobId, Node, Placement, Plan, Problem, Take
 from ones.policies.moves import Move
 from ones.policies.registry import make, names
 from ones.policies.reserve import reserve
@@ -96,6 +96,14 @@ def test_two_jobs_are_not_put_where_their_cpus_are_too_few_together(policy: str)
     jobs = [wants(job, "2", hosts, cpus=Take(gpu=8.0)) for job in (1, 2)]
     found = there(decided(a_problem(jobs, hosts), policy))
     assert sorted(name for on in found.values() for name in on) == ["n1", "n2"]
+
+
+def test_of_two_that_crowd_each_other_out_the_one_ahead_in_slurms_order_has_the_node() -> None:
+    hosts = nodes({}, count=1)
+    late = wants(2, "2", hosts, cpus=Take(gpu=8.0), priority=9)
+    problem = a_problem([wants(1, "2", hosts, cpus=Take(gpu=8.0)), late], hosts)
+    plan = Plan({job.id: Assignment(on(n1=2), None, "") for job in problem.jobs})
+    assert beyond(problem, plan) == {1: {"n1": 0}}
 
 
 def test_who_finds_no_other_node_waits_and_is_told_why() -> None:
