@@ -69,7 +69,7 @@ def reserve(
         free |= left
     return [
         node
-        if free[node.name] == node.gpus - node.taken
+        if node.name not in beside.promised
         else replace(
             node,
             taken=node.gpus - free[node.name],
@@ -194,6 +194,10 @@ def _chosen(
     plain: PlainJob, room: _Room, free: Mapping[str, int], beside: _Beside
 ) -> dict[str, int]:
     """Where it is to have how many GPUs; empty where it can't have them in its form."""
+    if not plain.gpus:
+        able = (name for name in room.names if beside.has(name, plain.needs(0)))
+        enough = list(islice(able, plain.least_nodes))
+        return dict.fromkeys(enough, 0) if len(enough) == plain.least_nodes else {}
     shapes = plain.forms(room.nodes)
     for shape in shapes:
         each, needs = shape.gpus_per_node, plain.needs(shape.gpus_per_node)

@@ -27,7 +27,8 @@ DEPTH = 100  # jobs that wait here and are looked at in a round, as Slurm's bf_m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainJob:
-    """A job outside our hands that holds GPUs, or waits for them and for nothing else."""
+    """A job outside our hands that holds GPUs, or waits for them and for nothing else; or that has
+    none, and waits for CPUs or memory beside them."""
 
     id: JobId
     submitted: Seconds
@@ -52,7 +53,7 @@ class PlainJob:
 
     def needs(self, gpus: int) -> tuple[float, float]:
         """CPUs and MiB that it asks for on a node on which it has so many of its GPUs."""
-        share = gpus / self.gpus
+        share = gpus / self.gpus if self.gpus else 1 / self.least_nodes
         return self.cpus * share, self.memory * share
 
     def forms(self, nodes: Iterable[Node]) -> tuple[Shape, ...]:

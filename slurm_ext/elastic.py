@@ -225,6 +225,27 @@ def plain_jobs(
     return found
 
 
+def waiting_without_gpus(
+    snapshot: Snapshot, order: Order | None = None, stopped: Collection[int] = ()
+) -> list[PlainJob]:
+    """Jobs that need no GPU and wait for room, where all nodes of their partitions have GPUs.
+
+    Where some have none Slurm may start them there, and it is not planned for.
+    """
+    elsewhere = {
+        name for node in snapshot.nodes.values() if not node.gpus for name in node.partitions
+    }
+    where, found = Whereabouts(snapshot), []
+    for job in snapshot.jobs.values():
+        if job.id in stopped or not _waits_for_gpus(job) or gpus_wanted(job):
+            continue
+        if elsewhere.isdisjoint(job.partition.split(",")):
+            left = left_to(job, where.nodes(job, ""), snapshot)
+            if left.nodes and not left.closed:
+                found.append(_plain_job(job, 0, left.nodes, order))
+    return found
+
+
 def _waits_for_gpus(job: JobRecord) -> bool:
     pinned = job.marked and bool(job.required_nodes)
     if job.state != "PENDING" or job.held or pinned:

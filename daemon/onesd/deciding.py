@@ -52,6 +52,8 @@ class Question:
     strictness: float = 0.0  # how far Slurm's priority counts within a tier; see Problem
     plain: Sequence[PlainJob] | None = None
     """Jobs outside our hands that hold GPUs or wait for them; None: there never are any."""
+    without_gpus: Sequence[PlainJob] = ()
+    """Jobs outside our hands that need no GPU, and wait for CPUs or memory of GPU nodes."""
     rigid: Rigid | None = None  # the last answer's
     failed: frozenset[JobId] = frozenset()
     """Elastic jobs that have ended without being done: cancelled, failed, at their time limits."""
@@ -207,7 +209,7 @@ def _room(question: Question) -> tuple[Rigid | None, tuple[Node, ...], frozenset
     nodes = reserve(
         problem.nodes,
         [job for job in problem.jobs if job.id not in due],
-        [*(job for job in plain if job.placement is None), *ours],
+        [*(job for job in plain if job.placement is None), *ours, *question.without_gpus],
         owed=rigid.owed([*plain, *ours]),
         claimed=rigid.claims.keys(),
         ended=rigid.ended_sooner(problem.jobs),

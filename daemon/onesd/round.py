@@ -34,7 +34,7 @@ from ones.policies.prospects import Prospects
 from ones.policies.registry import resizes
 from ones.policies.rigid import Rigid
 from ones.policies.words import counted
-from ones.slurm_ext.elastic import plain_jobs, running_plain_jobs
+from ones.slurm_ext.elastic import plain_jobs, running_plain_jobs, waiting_without_gpus
 from ones.slurm_ext.errors import SlurmError
 from ones.slurm_ext.shards import gpus_held
 from ones.slurm_ext.snapshot import NOT_DONE, Snapshot
@@ -202,6 +202,7 @@ class Rounds:
             limits=site.guard_limits(config.guard),
             strictness=config.order.strictness,
             plain=plain_jobs(seen.snapshot, seen.jobs, seen.order, seen.stopped),
+            without_gpus=waiting_without_gpus(seen.snapshot, seen.order, seen.stopped),
             rigid=self._rigid,
             failed=frozenset(
                 JobId(job.id)

@@ -78,7 +78,10 @@ def test_jobs_that_need_each_others_cpus_are_not_put_together(onesd: Steering) -
         assert [move["outcome"] for move in onesd.ask("job", str(job))["moves"]] == ["done"]
 
 
-def test_elastic_jobs_make_way_for_the_cpus_of_a_plain_job(onesd: Steering) -> None:
+@pytest.mark.parametrize("gpus", [["--gpus=1"], []])
+def test_elastic_jobs_make_way_for_the_cpus_of_a_plain_job(
+    onesd: Steering, gpus: list[str]
+) -> None:
     """Grown to three GPUs with 5 CPUs each, the job leaves one of both; rigid it would leave 11."""
     taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12")
     onesd.start("--policy", "ones")
@@ -87,7 +90,7 @@ def test_elastic_jobs_make_way_for_the_cpus_of_a_plain_job(onesd: Steering) -> N
         "/home/jobs/counting.sbatch", "100000", "40",
     )  # fmt: skip
     onesd.cluster.eventually(lambda: onesd.gpus(grown) == 3, within=120, what="grown to 3 GPUs")
-    plain = onesd.submit("bob", "--gpus=1", "--cpus-per-task=8", "--wrap=sleep 600")
+    plain = onesd.submit("bob", *gpus, "--cpus-per-task=8", "--wrap=sleep 600")
     onesd.wait(plain, ["RUNNING"], within=120)
     onesd.cluster.eventually(lambda: onesd.gpus(grown) == 1, within=120, what="shrunk to 1 GPU")
     onesd.settle(within=120)

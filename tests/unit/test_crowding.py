@@ -256,6 +256,23 @@ def test_a_plain_job_goes_where_its_cpus_are() -> None:
     assert room_for(a_plain(2, 8.0), jobs=[], hosts=hosts) == {"n1": (0, 4.0), "n2": (2, 8.0)}
 
 
+def test_a_plain_job_without_gpus_gets_the_cpus_that_elastic_jobs_have_grown_into() -> None:
+    hosts = nodes({}, count=1)
+    grown = wants(1, "1-4", hosts, cpus=Take(gpu=4.0), placement=on(n1=4))
+    assert room_for(a_plain(0, 8.0), jobs=[grown], hosts=hosts) == {"n1": (2, 8.0)}
+    assert room_for(a_plain(0, 17.0), jobs=[grown], hosts=hosts) == {"n1": (0, 16.0)}
+
+
+def test_on_several_nodes_it_gets_its_share_on_each_or_nothing() -> None:
+    hosts = nodes({"n1": 6.0})
+    two = a_plain(0, 12.0, least_nodes=2)
+    assert room_for(two, jobs=[], hosts=hosts) == {"n1": (0, 0.0), "n2": (0, 10.0)}
+    assert room_for(replace(two, cpus=14.0), jobs=[], hosts=hosts) == {
+        "n1": (0, 6.0),
+        "n2": (0, 16.0),
+    }
+
+
 def test_cpus_that_are_promised_to_one_plain_job_are_not_promised_to_another() -> None:
     hosts = nodes({}, count=1)
     first = a_plain(1, 12.0, priority=2)

@@ -18,6 +18,7 @@ from ones.slurm_ext.elastic import (
     plain_jobs,
     stranded,
     to_release,
+    waiting_without_gpus,
 )
 from ones.slurm_ext.holding import NO_HOLDS, Hold, Holds
 from ones.slurm_ext.layout import PER_NODE, Layout, layout_of
@@ -421,3 +422,21 @@ def test_plain_jobs_that_wait_for_gpus_are_counted_and_others_are_not() -> None:
         (2, ["n3", "n4"]),
         (4, ["n1", "n2", "n3", "n4"]),
     ]
+
+
+def test_jobs_without_gpus_are_planned_for_where_only_gpu_nodes_can_have_them() -> None:
+    """Slurm may start the others on cpu1."""
+    plain = {"admin_comment": "", "held": False, "reason": "Resources", "tres_per_job": ""}
+    jobs = (
+        a_record(1, **plain, cpus=12, nodes_wanted=(2, 2), tres="cpu=12,mem=8G,node=2"),
+        a_record(2, **(plain | {"partition": "gpu,cpu"})),
+        a_record(3, **(plain | {"reason": "Dependency"})),
+        a_record(4, **(plain | {"tres_per_job": "gres/gpu:1"})),
+    )
+    found = a_cluster(*jobs)
+    of_its_own = replace(found.nodes["cpu1"], partitions=frozenset({"cpu"}))
+    found = replace(found, nodes={**found.nodes, "cpu1": of_its_own})
+    (one,) = waiting_without_gpus(found)
+    assert (one.id, one.gpus, one.least_nodes) == (1, 0, 2)
+    assert one.needs(0) == (6.0, 4096.0)
+    assert waiting_without_gpus(found, None, [1]) == []

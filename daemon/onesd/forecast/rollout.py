@@ -190,6 +190,7 @@ class Rollout:
             problem=problem,
             history=History(self.moved, self.live),
             plain=None if question.plain is None else tuple(self.plain.values()),
+            without_gpus=(),  # nobody foretells when they end
             gates={},
             staged={},
             pairs={},
