@@ -83,7 +83,7 @@ def test_elastic_jobs_make_way_for_the_cpus_of_a_plain_job(
     onesd: Steering, gpus: list[str]
 ) -> None:
     """Grown to three GPUs with 5 CPUs each, the job leaves one of both; rigid it would leave 11."""
-    taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12")
+    taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12", "--cpus-per-task=4")
     onesd.start("--policy", "ones")
     grown = onesd.submit(
         "alice", "--elastic=1-3", "--gpus=1", "--cpus-per-gpu=5",
