@@ -8,14 +8,16 @@ crowds a node, nor does what jobs hold where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from ones.policies.caps import SLACK, final
+from ones.policies.caps import SLACK, final, of_counts
 from ones.policies.forecast import by_id
 from ones.policies.model import Job, JobId, Node, Placement, Plan, Problem, Take
+from ones.policies.placement import Room
 from ones.policies.rigid import place_of
+from ones.policies.sharing import occupied
 
 Amounts = tuple[float, float]  # CPUs, and MiB of memory
 NOTHING: Amounts = (0.0, 0.0)
@@ -42,7 +44,7 @@ def _of(take: Take | None, name: str, gpus: int, kept: Mapping[str, int]) -> flo
     if kept and take.spread:
         # What holds GPUs for it takes as much a GPU as its first node does.
         nodes = (name in kept) + (gpus - kept.get(name, 0)) / min(kept.values())
-    return take.node * nodes + take.gpu * gpus
+    return of_counts(take, nodes, float(gpus))
 
 
 @dataclass(slots=True)
@@ -132,9 +134,17 @@ def with_crowded(problem: Problem) -> Problem:
             known[takes] = {name: int(few) for name, few in most.items() if few < sizes[name]}
         return known[takes]
 
-    if not any(crowded(job) for job in problem.jobs):
+    return kept_to(problem, {job.id: found for job in problem.jobs if (found := crowded(job))})
+
+
+def kept_to(problem: Problem, crowded: Mapping[JobId, Mapping[str, int]]) -> Problem:
+    """The problem with these jobs kept to so many GPUs of crowded nodes."""
+    if not crowded:
         return problem
-    return replace(problem, jobs=tuple(replace(job, crowded=crowded(job)) for job in problem.jobs))
+    jobs = tuple(
+        replace(job, crowded=crowded[job.id]) if job.id in crowded else job for job in problem.jobs
+    )
+    return replace(problem, jobs=jobs)
 
 
 def without_useless(problem: Problem) -> Problem:
@@ -146,14 +156,12 @@ def without_useless(problem: Problem) -> Problem:
     for job in {(id(job.nodes), id(job.crowded)): job for job in problem.jobs}.values():
         for name in job.nodes:
             useful[name] = max(useful.get(name, 0), job.crowded.get(name, inf))
-    held: dict[str, int] = {}
-    for job in problem.jobs:
-        for name, gpus in job.placement.gpus_on if job.placement else ():
-            held[name] = held.get(name, 0) + gpus
+    present = {job.id: job.placement for job in problem.jobs if job.placement is not None}
+    held = occupied(present, {})
     return replace(
         problem,
         nodes=tuple(
-            _with_use_for(node, max(useful.get(node.name, inf), held.get(node.name, 0)))
+            _with_use_for(node, max(useful.get(node.name, inf), held[node.name]))
             for node in problem.nodes
         ),
     )
@@ -220,7 +228,8 @@ def kept_out(problem: Problem, plan: Plan) -> dict[JobId, str]:
     if not any(counts(node) for node in problem.nodes):
         return {}
     held = final(problem, plan)
-    crowding, free = Crowding.of(problem.nodes, problem.jobs, held), _free(problem, held)
+    crowding = Crowding.of(problem.nodes, problem.jobs, held)
+    free = Room.of(problem.nodes, held.values()).free
     found: dict[JobId, str] = {}
     known: dict[tuple[object, ...], str] = {}
     for job in problem.jobs:
@@ -236,22 +245,13 @@ def kept_out(problem: Problem, plan: Plan) -> dict[JobId, str]:
     return found
 
 
-def _free(problem: Problem, held: Mapping[JobId, Placement]) -> dict[str, int]:
-    """GPUs of usable nodes that nobody has."""
-    free = {node.name: node.gpus - node.taken for node in problem.nodes if node.usable}
-    for placement in held.values():
-        for name, gpus in placement.gpus_on:
-            if name in free:
-                free[name] -= gpus
-    return free
-
-
 def against(job: Job, placement: Placement) -> str:
     """Why Slurm would not give it new GPUs of this placement, whoever of the others makes way;
     empty: it would."""
-    has: Mapping[str, int] = dict(job.placement.gpus_on) if job.placement else {}
-    wants: Iterable[tuple[str, int]] = placement.gpus_on if job.crowded else ()
-    for name, gpus in wants:
+    if not job.crowded:
+        return ""
+    has = dict(job.placement.gpus_on if job.placement else ())
+    for name, gpus in placement.gpus_on:
         if gpus > max(has.get(name, 0), job.crowded.get(name, gpus)):
             return f"{CROWDED} GPUs of {name}"
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -150,7 +150,7 @@ class _Site:
 
     def seat(self, job: Job, way: Placing, rng: np.random.Generator) -> _Start | None:
         """Book the first form of the job that finds room."""
-        for gang in self._forms(job, now=True):
+        for gang in self._forms(job):
             sites = way(Batch(self.topology, self.free, (gang,)), rng)
             if (sites != NOWHERE).all():
                 np.subtract.at(self.free, sites, np.array(gang.tasks))
@@ -160,10 +160,10 @@ class _Site:
     def ever(self, job: Job) -> bool:
         """Whether the job fits once all that opted in have ended."""
         empty = self.topology.capacity()
-        forms = self._forms(job, now=False)
+        forms = self._forms(replace(job, crowded={}))
         return any(place(self.topology, empty, gang) is not None for gang in forms)
 
-    def _forms(self, job: Job, *, now: bool) -> Iterator[Gang]:
+    def _forms(self, job: Job) -> Iterator[Gang]:
         """Single GPUs where any split will do, else one task a node; the fewest nodes first."""
         gpus = size_as_requested(job.shapes, job.requested)
         shapes = shapes_by_size(job.shapes)[gpus] if gpus else []
@@ -171,7 +171,7 @@ class _Site:
         kinds = sorted({nodes[name].gpu_type for name in job.nodes if name in nodes})
         for shape in shapes[:1] if job.uneven else shapes:
             each = 1 if job.uneven else shape.gpus_per_node
-            tight = {name for name, most in job.crowded.items() if most < each} if now else set()
+            tight = {name for name, most in job.crowded.items() if most < each}
             allowed = job.nodes - tight if tight else job.nodes
             for kind in kinds:
                 yield Gang(

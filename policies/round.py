@@ -17,6 +17,7 @@ from ones.policies.caps import kept_off, narrow, without
 from ones.policies.crowding import (
     beyond,
     kept_out,
+    kept_to,
     nodes_without,
     with_crowded,
     without_useless,
@@ -101,7 +102,7 @@ class _Round:
             capped |= cut.words
             # What it can't give those is there for others: planned anew, it is not left idle.
             shown = held_down(shown, cut) if cut.words else shown
-            shown = _with_less(shown, crowded)
+            shown = kept_to(shown, crowded)
         capped = kept_off(problem, plan) | capped
         told = {id_: capped[id_] for id_ in plan.idle if id_ in capped}
         told = kept_out(problem, plan) | told
@@ -131,16 +132,6 @@ class _Round:
         except _Refused:
             return False  # another fault, which has its own turn
         return False
-
-
-def _with_less(problem: Problem, crowded: Mapping[JobId, Mapping[str, int]]) -> Problem:
-    """The problem with these jobs kept to so many GPUs of crowded nodes."""
-    if not crowded:
-        return problem
-    jobs = tuple(
-        replace(job, crowded=crowded[job.id]) if job.id in crowded else job for job in problem.jobs
-    )
-    return replace(problem, jobs=jobs)
 
 
 def decide(

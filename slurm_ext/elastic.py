@@ -237,9 +237,9 @@ def waiting_without_gpus(
     }
     where, found = Whereabouts(snapshot), []
     for job in snapshot.jobs.values():
-        if job.id in stopped or not _waits_for_gpus(job) or gpus_wanted(job):
+        if job.id in stopped or not _waits_for_gpus(job):
             continue
-        if elsewhere.isdisjoint(job.partition.split(",")):
+        if elsewhere.isdisjoint(job.partition.split(",")) and not gpus_wanted(job):
             left = left_to(job, where.nodes(job, ""), snapshot)
             if left.nodes and not left.closed:
                 found.append(_plain_job(job, 0, left.nodes, order))
@@ -308,16 +308,14 @@ def _job(
     if running and not record.gpus_on:
         raise ValueError("Slurm does not say which GPUs it holds")
     fixed, closed, nodes = "", "", frozenset[str]()
-    cpus: Take | None = None
-    memory: Take | None = None
+    takes: tuple[Take | None, Take | None] = (None, None)
     queued = in_slurms_queue(record, holds)
     shapes: tuple[Shape, ...] = ()
     try:
         layout = layout_of(record, mark)
         asked = Asked(record, mark, layout, partitions.get(record.partition.partition(",")[0]))
-        cpus, memory = asked.take(CPU), asked.take(MEMORY)
+        takes = asked.take(CPU), asked.take(MEMORY)
         nodes = _allowed(record, where, layout.gpu_type)
-        takes = cpus, memory
         every, nodes = _with_room(
             record, where.shapes(mark.sizes, layout, nodes), nodes, where, takes
         )
@@ -359,8 +357,8 @@ def _job(
         startable=not closed and (queued or _startable(record, mark, holds, snapshot.taken)),
         queued=queued and not closed,
         stays=closed if running else "",
-        cpus=cpus,
-        memory=memory,
+        cpus=takes[0],
+        memory=takes[1],
     )
 
 

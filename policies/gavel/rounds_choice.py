@@ -300,18 +300,16 @@ def _find(
     spreads = kind in one.speeds.spread
     if tight and bid.spread:
         return None
+    there = job if allowed is job.nodes else replace(job, nodes=allowed)
     for shape in sorted(shape for shape in job.shapes if shape.gpus == one.size):
         if shape.nodes > fewest and (tight or not spreads):
             break
         if shape.nodes > fewest or not bid.spread:
-            placement = room.place(
-                shape, allowed, gpu_type=kind, near=job.placement, crowded=job.crowded
-            )
+            placement = room.place_job(there, (shape,), gpu_type=kind)
             if placement is not None:
                 return placement
     if not job.uneven:
         return None
-    there = job if allowed is job.nodes else replace(job, nodes=allowed)
     placement = emptiest_first(room, there, one.size, kind)
     if placement is None or (len(placement.gpus_on) > fewest and (tight or not spreads)):
         return None

@@ -27,6 +27,12 @@ def taken(onesd: Steering, *options: str) -> int:
     return job
 
 
+def counting(onesd: Steering, sizes: str, samples: int, *options: str) -> int:
+    """An elastic job that asks for one GPU."""
+    script = ("/home/jobs/counting.sbatch", str(samples), "40")
+    return onesd.submit("alice", f"--elastic={sizes}", "--gpus=1", *options, *script)
+
+
 @pytest.mark.parametrize("all_of_it", ["--cpus-per-task=16", "--mem=32000"])
 def test_gpus_without_cpus_or_memory_beside_them_are_not_free(
     onesd: Steering, cluster: Cluster, all_of_it: str
@@ -52,10 +58,7 @@ def test_a_job_has_as_many_gpus_as_there_are_cpus_for(onesd: Steering) -> None:
     taken(onesd, "--nodelist=n1", "--gpus=1", "--ntasks=1", "--cpus-per-task=12")
     taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12")
     onesd.start("--policy", "ones")
-    job = onesd.submit(
-        "alice", "--elastic=1-4", "--gpus=1", "--cpus-per-gpu=2",
-        "/home/jobs/counting.sbatch", "100000", "40",
-    )  # fmt: skip
+    job = counting(onesd, "1-4", 100_000, "--cpus-per-gpu=2")
     onesd.cluster.eventually(lambda: onesd.gpus(job) == 2, within=120, what="grown to 2 GPUs")
     onesd.settle(within=120)
     assert (onesd.gpus(job), onesd.slurm(job, "NodeList")) == (2, "n1")
@@ -65,13 +68,7 @@ def test_a_job_has_as_many_gpus_as_there_are_cpus_for(onesd: Steering) -> None:
 def test_jobs_that_need_each_others_cpus_are_not_put_together(onesd: Steering) -> None:
     """12 CPUs each: one of them on each node, whatever GPUs are free there."""
     onesd.start("--policy", "ones")
-    jobs = [
-        onesd.submit(
-            "alice", "--elastic=1", "--gpus=1", "--ntasks=1", "--cpus-per-task=12",
-            "/home/jobs/counting.sbatch", "1000", "40",
-        )
-        for _ in range(6)
-    ]  # fmt: skip
+    jobs = [counting(onesd, "1", 1000, "--ntasks=1", "--cpus-per-task=12") for _ in range(6)]
     for job in jobs:
         onesd.wait(job, ["COMPLETED"], within=300)
     for job in jobs:
@@ -85,10 +82,7 @@ def test_elastic_jobs_make_way_for_the_cpus_of_a_plain_job(
     """Grown to three GPUs with 5 CPUs each, the job leaves one of both; rigid it would leave 11."""
     taken(onesd, "--nodelist=n[2-4]", "--gpus=12", "--ntasks=12", "--cpus-per-task=4")
     onesd.start("--policy", "ones")
-    grown = onesd.submit(
-        "alice", "--elastic=1-3", "--gpus=1", "--cpus-per-gpu=5",
-        "/home/jobs/counting.sbatch", "100000", "40",
-    )  # fmt: skip
+    grown = counting(onesd, "1-3", 100_000, "--cpus-per-gpu=5")
     onesd.cluster.eventually(lambda: onesd.gpus(grown) == 3, within=120, what="grown to 3 GPUs")
     plain = onesd.submit("bob", *gpus, "--cpus-per-task=8", "--wrap=sleep 600")
     onesd.wait(plain, ["RUNNING"], within=120)

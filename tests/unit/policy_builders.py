@@ -7,7 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from ones.policies.model import Floats, Ints, Job, JobId, Node, Outlook, Placement, Problem
+from ones.policies.guard import History, Limits
+from ones.policies.model import (
+    Floats,
+    Ints,
+    Job,
+    JobId,
+    Node,
+    Outlook,
+    Placement,
+    Policy,
+    Problem,
+)
+from ones.policies.registry import make
+from ones.policies.round import Decided, decide
 from ones.policies.shapes import realisable
 from ones.policies.sizes import Sizes
 
@@ -93,6 +106,14 @@ def a_problem(
         },
         **more,
     )
+
+
+def decided(problem: Problem, policy: str | Policy = "fifo", memory: object = None) -> Decided:
+    """A round's decision, where neither grace nor gain is in a move's way."""
+    chosen = make(policy) if isinstance(policy, str) else policy
+    limits = Limits(grace=0.0, exempt=0.0, min_gain=None)
+    rng = np.random.default_rng(0)
+    return decide(problem, chosen, memory, rng, history=History(), limits=limits)
 
 
 def on(**gpus: int) -> Placement:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from policy_builders import a_cluster, a_job, a_problem, on
+from policy_builders import a_cluster, a_job, a_problem, decided, on
 
 from ones.daemon.onesd.deciding import Question, answer
 from ones.policies.caps import exceeded, final, most_taken, narrow, of_shape, taken
@@ -25,7 +25,7 @@ from ones.policies.ones_caps import CapTable, best_within, still_left, tabled
 from ones.policies.ones_options import Options, build
 from ones.policies.ones_settings import Settings
 from ones.policies.registry import make
-from ones.policies.round import Decided, decide
+from ones.policies.round import decide
 
 NODES = a_cluster(4, 4)
 WORDS = "QOS normal allows 4 GPUs a user; ada has 2"
@@ -34,12 +34,6 @@ WORDS = "QOS normal allows 4 GPUs a user; ada has 2"
 def a_cap(left: float, *jobs: int, words: str = WORDS, **more: Any) -> Cap:
     take = more.pop("take", Take(gpu=1.0))
     return Cap(words=words, left=left, takes={JobId(job): take for job in jobs}, **more)
-
-
-def decided(problem: Problem, policy: str = "fifo", memory: object = None) -> Decided:
-    rng = np.random.default_rng(0)
-    limits = Limits(grace=0.0, exempt=0.0, min_gain=None)
-    return decide(problem, make(policy), memory, rng, history=History(), limits=limits)
 
 
 def sizes(problem: Problem, plan: Plan) -> dict[int, int]:

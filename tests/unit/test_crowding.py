@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_builders import a_cluster, a_job, a_problem, on
+from policy_builders import a_cluster, a_job, a_problem, decided, on
 
 from ones.policies.caps import final
 from ones.policies.crowding import Crowding, beyond, with_crowded, without_useless
@@ -20,7 +20,7 @@ from ones.policies.moves import Move
 from ones.policies.registry import make, names
 from ones.policies.reserve import reserve
 from ones.policies.rigid import PlainJob
-from ones.policies.round import Decided, decide
+from ones.policies.round import Decided
 from ones.slurm_ext.cpus_and_memory import CpusAndMemory, held_of_nodes, left_of_node
 from ones.slurm_ext.limits import NO_LIMITS, Partition, SiteLimits
 from ones.slurm_ext.snapshot import JobRecord, NodeRecord
@@ -37,12 +37,6 @@ def nodes(cpus: Mapping[str, float], *, count: int = 2) -> list[Node]:
 def wants(id_: int, sizes: str, there: list[Node], **more: Any) -> Job:
     requested = more.pop("requested", int(sizes.split("-", maxsplit=1)[0]))
     return a_job(id_, sizes, requested=requested, nodes=there, **({"cpus": ONE_A_GPU} | more))
-
-
-def decided(problem: Problem, policy: str = "ones", **more: Any) -> Decided:
-    limits = Limits(grace=0.0, exempt=0.0, min_gain=None)
-    given = {"history": History(), "limits": limits} | more
-    return decide(problem, make(policy), None, np.random.default_rng(0), **given)
 
 
 def there(found: Decided) -> dict[int, dict[str, int]]:
@@ -109,7 +103,7 @@ def test_of_two_that_crowd_each_other_out_the_one_ahead_in_slurms_order_has_the_
 def test_who_finds_no_other_node_waits_and_is_told_why() -> None:
     hosts = nodes({}, count=1)
     jobs = [wants(job, "2", hosts, cpus=Take(gpu=8.0)) for job in (1, 2)]
-    found = decided(a_problem(jobs, hosts))
+    found = decided(a_problem(jobs, hosts), "ones")
     assert [len(on) for on in there(found).values()] == [1]
     (idle,) = found.plan.idle.values()
     assert idle.endswith("others hold the CPUs or the memory beside GPUs of n1")
@@ -121,7 +115,7 @@ def test_a_job_stays_where_it_runs_though_it_was_reckoned_to_need_more() -> None
     job = wants(1, "4", hosts, cpus=Take(gpu=2.0), placement=on(n1=4))
     problem = a_problem([job], hosts)
     assert with_crowded(problem) == problem
-    assert there(decided(problem)) == {1: {"n1": 4}}
+    assert there(decided(problem, "ones")) == {1: {"n1": 4}}
 
 
 def test_where_nothing_is_counted_nothing_changes() -> None:
@@ -129,7 +123,7 @@ def test_where_nothing_is_counted_nothing_changes() -> None:
     problem = a_problem([wants(1, "1-8", hosts)], hosts)
     assert with_crowded(problem) is problem
     assert without_useless(problem) is problem
-    assert beyond(problem, decided(problem).plan) == {}
+    assert beyond(problem, decided(problem, "ones").plan) == {}
 
 
 def test_gpus_that_nobody_could_have_are_no_capacity() -> None:
@@ -167,10 +161,7 @@ def test_a_job_that_is_left_out_of_the_plan_keeps_its_cpus() -> None:
     hosts = nodes({}, count=1)
     first = wants(1, "1", hosts, cpus=Take(gpu=16.0), placement=on(n1=1))
     problem = a_problem([first, wants(2, "2", hosts)], hosts)
-    limits = Limits(grace=0.0, min_gain=None)
-    found = decide(
-        problem, Fails(), None, np.random.default_rng(0), history=History(), limits=limits
-    )
+    found = decided(problem, Fails())
     assert set(found.left_out) == {1}
     assert there(found) == {1: {"n1": 1}}
 
